@@ -1,0 +1,47 @@
+"""torchtriage: from what a failed distributed PyTorch job left behind to one verdict.
+
+The tools are functions of this package (``torchtriage.triage(paths)``, ...) and load what they need when first used.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torchtriage.artefacts.clean import clean_text
+    from torchtriage.artefacts.evidence import check_evidence
+    from torchtriage.flight.tool import analyze_flight_recorder
+    from torchtriage.knowledge.tool import playbook
+    from torchtriage.stacks.tool import dump_stacks
+    from torchtriage.verdict.tool import explain_symptom, triage
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "analyze_flight_recorder": "torchtriage.flight.tool",
+    "check_evidence": "torchtriage.artefacts.evidence",
+    "clean_text": "torchtriage.artefacts.clean",
+    "dump_stacks": "torchtriage.stacks.tool",
+    "explain_symptom": "torchtriage.verdict.tool",
+    "playbook": "torchtriage.knowledge.tool",
+    "triage": "torchtriage.verdict.tool",
+}
+
+__all__ = [
+    "analyze_flight_recorder",
+    "check_evidence",
+    "clean_text",
+    "dump_stacks",
+    "explain_symptom",
+    "playbook",
+    "triage",
+]
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'torchtriage' has no attribute {name!r}")
+    import importlib
+
+    return getattr(importlib.import_module(home), name)

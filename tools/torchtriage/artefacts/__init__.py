@@ -1,0 +1,1 @@
+"""Find, recognise and open what a job left behind, safely; clean and check what is quoted from it."""

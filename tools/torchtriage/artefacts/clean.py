@@ -1,0 +1,102 @@
+"""Cleaning of what is quoted from a job: it is data, of bounded length, without control characters or secrets.
+
+``clean_text`` is the one function that does it; :mod:`torchtriage.artefacts.evidence` checks quotes with the same one.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+
+QUOTE_CHARS = 240
+
+# CSI, OSC and two-character escape sequences (ECMA-48); what a terminal would act on.
+_ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]{0,512}(?:\x07|\x1b\\)?|[@-Z\\-_])")
+# Everything that a page or a terminal hides or turns around, beyond what category C already covers.
+_HIDDEN = re.compile(
+    "[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f"
+    "\u2028-\u202e\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\ud800-\udfff\U000e0000-\U000e0fff]"
+)
+
+MASK = "[masked]"
+_WORD = r"[A-Za-z0-9_\-]"
+# Every pattern is anchored on a literal, so that a hostile line costs linear time.
+_SECRETS: tuple[tuple[re.Pattern[str], str], ...] = (
+    # user:password@ and token@ in URLs
+    (re.compile(r"(?i)\b([a-z][a-z0-9+.\-]{1,20}://)[^\s/@'\"<>]{1,256}@"), rf"\1{MASK}@"),
+    # e-mail addresses
+    (
+        re.compile(r"(?<![A-Za-z0-9._%+\-])[A-Za-z0-9._%+\-]{1,64}@[A-Za-z0-9\-]{1,63}(?:\.[A-Za-z0-9\-]{1,63}){1,8}"),
+        MASK,
+    ),
+    # well-known token forms: Hugging Face, GitHub, GitLab, model vendors, Slack, AWS, Google, npm, PyPI, W&B
+    (
+        re.compile(
+            r"\b(?:hf_|gh[pousr]_|github_pat_|glpat-|sk-|sk_live_|rk_live_|xox[abposr]-|npm_|pypi-|wandb_v1_|nvapi-|dop_v1_)"
+            rf"{_WORD}{{8,512}}"
+        ),
+        MASK,
+    ),
+    (re.compile(r"\b(?:AKIA|ASIA|AGPA|AROA|AIDA)[A-Z0-9]{12,32}\b"), MASK),
+    (re.compile(rf"\bAIza{_WORD}{{30,64}}"), MASK),
+    (re.compile(rf"\beyJ{_WORD}{{8,2048}}\.{_WORD}{{4,4096}}(?:\.{_WORD}{{0,2048}})?"), MASK),
+    (re.compile(r"-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----.{0,8192}"), MASK),
+    # Authorization headers
+    (re.compile(r"(?i)\b(bearer|basic)\s+[A-Za-z0-9._~+/\-]{8,2048}=*"), rf"\1 {MASK}"),
+    # NAME=value, "name": "value", --name value, for names that say what they hold
+    (
+        re.compile(
+            r"(?i)((?:[A-Za-z0-9_.\-]{0,64}(?:passw(?:or)?d|passwd|passphrase|secret|api[_\-]?key|access[_\-]?key|private[_\-]?key|"
+            r"auth[_\-]?token|access[_\-]?token|refresh[_\-]?token|session[_\-]?token|credential|account[_\-]?key|"
+            r"(?:^|[_\-.\s'\"])token|connection[_\-]?string)[A-Za-z0-9_\-]{0,32})"
+            r"['\"]?\s{0,4}(?:[:=]\s{0,4}|\s(?=['\"]))['\"]?)(?!\[masked\])"
+            r"([^\s'\",;&}\])]{4,4096})"
+        ),
+        rf"\1{MASK}",
+    ),
+    (
+        re.compile(
+            r"(?i)(--[a-z0-9\-]{0,40}(?:password|passwd|secret|api[_\-]?key|access[_\-]?key|token)(?:\s+|=))"
+            r"(?!\[masked\])([^\s'\"]{4,4096})"
+        ),
+        rf"\1{MASK}",
+    ),
+)
+
+# Lines without any of these cannot hold a secret that we know: the common case is one scan.
+_MAY_HOLD_SECRET = re.compile(
+    r"(?i)@|pass|secret|key|token|credential|bearer|basic|hf_|gh[pousr]_|github_pat_|glpat|sk-|sk_live|rk_live|xox|npm_|pypi-|"
+    r"wandb_|nvapi|dop_v1|AKIA|ASIA|AGPA|AROA|AIDA|AIza|eyJ|BEGIN |connection"
+)
+
+
+def mask_secrets(text: str) -> str:
+    """Replace tokens, keys, passwords and e-mail addresses by ``[masked]``."""
+    if not _MAY_HOLD_SECRET.search(text):
+        return text
+    for pattern, replacement in _SECRETS:
+        text = pattern.sub(replacement, text)
+    return text
+
+
+def strip_controls(text: str) -> str:
+    """Remove escape sequences, control, bidirectional and invisible characters; tabs and newlines become a blank."""
+    if text.isascii() and text.isprintable():
+        return text
+    text = _ESCAPES.sub("", text).replace("\t", " ").replace("\n", " ")
+    text = _HIDDEN.sub("", text)
+    if not text.isascii():
+        text = "".join(c for c in text if unicodedata.category(c) not in ("Cc", "Cf", "Cs", "Co", "Cn"))
+    return text
+
+
+def clean_text(text: str, limit: int | None = QUOTE_CHARS) -> str:
+    """Make one line of a job's output fit to be quoted.
+
+    The result is printable, holds no known secret, and is cut (not elided) at ``limit`` characters, so that it is part
+    of the cleaned line. ``limit=None`` cleans the whole line. Cleaning what is clean changes nothing.
+    """
+    # Masking looks at more than it keeps, so that a secret cannot be cut into something that no pattern knows.
+    window = text if limit is None else text[: limit * 4 + 1024]
+    cleaned = mask_secrets(strip_controls(window)).strip()
+    return cleaned if limit is None else cleaned[:limit].rstrip()

@@ -1,0 +1,185 @@
+"""Run readers of structured artefacts in isolated workers, in parallel, one outcome per file.
+
+A file that makes its worker die, stall or swell costs that file alone: a fresh worker takes the rest.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torchtriage.errors import UnreadableError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from torchtriage.artefacts.inputs import Artefact
+
+WALL_SECONDS_BASE = 8.0
+WALL_SECONDS_PER_MB = 4.0
+MAX_FILE_BYTES = 2 << 30
+MAX_ANSWER_CHARS = 256 << 20
+_PACKAGE_ROOT = Path(__file__).resolve().parents[2]
+_WORKER = Path(__file__).with_name("worker.py")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What reading one artefact gave: a result, or the reason why there is none."""
+
+    artefact: Artefact
+    result: Any = None
+    error: str | None = None
+
+
+@dataclass(frozen=True)
+class Job:
+    """One artefact for one of the worker's tasks."""
+
+    task: str
+    artefact: Artefact
+    args: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+
+def read_isolated(
+    task: str, artefacts: Sequence[Artefact], progress: Callable[[int, int], None] | None = None
+) -> list[Outcome]:
+    """Run one task on each artefact; outcomes come in the order of ``artefacts``."""
+    return run_jobs([Job(task, artefact) for artefact in artefacts], progress)
+
+
+def run_jobs(jobs: Sequence[Job], progress: Callable[[int, int], None] | None = None) -> list[Outcome]:
+    """Run jobs, in parallel and isolated; outcomes come in the order of ``jobs``.
+
+    ``progress(done, total)`` is called, from other threads, as files are finished.
+    """
+    outcomes: list[Outcome | None] = [None] * len(jobs)
+    small: list[int] = []
+    for index, artefact in enumerate(job.artefact for job in jobs):
+        if artefact.size_bytes > MAX_FILE_BYTES:
+            outcomes[index] = Outcome(artefact, error=f"larger than {MAX_FILE_BYTES >> 30} GiB; not read")
+        else:
+            small.append(index)
+    # Contiguous runs keep a worker's memory that of one file; two cores are enough, more are used.
+    n_workers = max(1, min(len(small), os.cpu_count() or 1, 16))
+    shares = [small[k::n_workers] for k in range(n_workers)]
+    done = 0
+    lock = threading.Lock()
+
+    def finish(index: int, outcome: Outcome) -> None:
+        nonlocal done
+        outcomes[index] = outcome
+        with lock:
+            done += 1
+            if progress is not None:
+                progress(done, len(jobs))
+
+    if small:
+        with ThreadPoolExecutor(n_workers) as pool:
+            for served in [pool.submit(_serve, jobs, share, finish) for share in shares]:
+                served.result()
+    return [outcome for outcome in outcomes if outcome is not None]
+
+
+def _serve(jobs: Sequence[Job], share: list[int], finish: Callable[[int, Outcome], None]) -> None:
+    """Take one share of the files through workers, a fresh one whenever the last one was lost."""
+    pending = list(share)
+    while pending:
+        size_limit = max(_uncompressed_limit(jobs[i].artefact) for i in pending)
+        worker = subprocess.Popen(  # a fixed argument list: interpreter, our script, our package's folder
+            [sys.executable, "-I", "-S", "-E", str(_WORKER), str(_PACKAGE_ROOT)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            encoding="utf-8",
+            env={"PATH": os.defpath},
+            close_fds=True,
+        )
+        try:
+            while pending:
+                index = pending.pop(0)
+                artefact = jobs[index].artefact
+                request = {
+                    "task": jobs[index].task,
+                    "path": str(artefact.path),
+                    "compression": artefact.compression,
+                    "args": {**jobs[index].args, "format": artefact.format},
+                    "size_limit": size_limit,
+                    "n_files": len(share),
+                }
+                answer = _ask(worker, request, artefact.size_bytes)
+                if answer is None:
+                    finish(index, Outcome(artefact, error=_reason(worker)))
+                    break
+                if answer["ok"]:
+                    finish(index, Outcome(artefact, result=answer["result"]))
+                else:
+                    finish(index, Outcome(artefact, error=str(answer["error"])))
+        finally:
+            _end(worker)
+
+
+def _uncompressed_limit(artefact: Artefact) -> int:
+    """How large the content may be: up to sixty times a compressed file, which real dumps do not reach."""
+    return artefact.size_bytes * (60 if artefact.compression else 1)
+
+
+def _ask(worker: subprocess.Popen[str], job: dict[str, Any], size_bytes: int) -> dict[str, Any] | None:
+    """Send one job and read its answer; None when the worker died or had to be ended."""
+    stdin, stdout = worker.stdin, worker.stdout
+    if stdin is None or stdout is None:
+        return None
+    timer = threading.Timer(WALL_SECONDS_BASE + WALL_SECONDS_PER_MB * (size_bytes / (1 << 20)), worker.kill)
+    timer.daemon = True
+    timer.start()
+    try:
+        stdin.write(json.dumps(job) + "\n")
+        stdin.flush()
+        line = stdout.readline(MAX_ANSWER_CHARS)
+        return json.loads(line) if line.endswith("\n") else None
+    except (OSError, ValueError):
+        return None
+    finally:
+        timer.cancel()
+
+
+def _reason(worker: subprocess.Popen[str]) -> str:
+    worker.kill()
+    code = worker.wait()
+    if code in (-24, -9):  # SIGXCPU, or our own SIGKILL at the wall-clock limit
+        return "reading it takes more time than its size allows; it was given up"
+    return f"reading it ended the reader (exit code {code}); it was given up"
+
+
+def _end(worker: subprocess.Popen[str]) -> None:
+    for pipe in (worker.stdin, worker.stdout):
+        if pipe is not None:
+            try:
+                pipe.close()
+            except OSError:
+                continue
+    try:
+        worker.wait(timeout=1.0)
+    except subprocess.TimeoutExpired:
+        worker.kill()
+        worker.wait()
+
+
+def view_value(artefact: Artefact, pointer: str) -> str:
+    """The compact JSON at a pointer of a structured artefact, as its reader sees it.
+
+    Raises:
+        UnreadableError: the artefact cannot be read, or the pointer leads nowhere.
+    """
+    outcome = run_jobs([Job("view", artefact, {"pointer": pointer})])[0]
+    if outcome.error is not None:
+        raise UnreadableError(outcome.error)
+    return str(outcome.result)

@@ -1,0 +1,163 @@
+"""Say what a file is from its first bytes. The name decides nothing; it only breaks no ties here.
+
+Each test looks for words that the producing program itself writes (sources: torch 2.13 FlightRecorder.hpp and
+_memory_viz, py-spy 0.4.3, pystack 1.7, CPython's faulthandler, kineto's output, NCCL's ras client, nvidia-smi).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Recognised:
+    """Kind and format of an artefact; see :class:`torchtriage.artefacts.inputs.Artefact`."""
+
+    kind: str
+    format: str
+
+
+_FLIGHT_KEYS = (
+    b"pg_config",
+    b"pg_status",
+    b"collective_seq_id",
+    b"profiling_name",
+    b"comm_lib_version",
+    b"nccl_version",
+)
+_MEMORY_KEYS = (b"segments", b"device_traces", b"allocator_settings", b"segment_type")
+
+_STACK_STARTS = re.compile(
+    rb"^(?:Process \d+: .*\nPython v"  # py-spy
+    rb"|Traceback for thread \d+"  # pystack
+    rb"|(?:Current thread|Thread) 0x[0-9a-f]+ (?:\[.*\] )?\(most recent call first\):"
+    rb"|Timeout \(\d+:\d+:\d+(?:\.\d+)?\)!\n(?:Current thread|Thread) 0x)",  # faulthandler
+    re.MULTILINE,
+)
+_STACK_LINE = re.compile(
+    rb'^(?:Process \d+: |Python v\d|Thread \S+ \((?:active|idle)|    .* \(.*\)$|\s+File "|(?:\(Python\)|\(C\)) File '
+    rb"|Current thread 0x|Thread 0x|Timeout \(|Traceback for thread|\s+<no Python frame>)",
+)
+_RAS = re.compile(rb"^(?:SERVER PROTOCOL \d+|NCCL version \S+ compiled with CUDA)", re.MULTILINE)
+_SMI = re.compile(
+    rb"^(?:\+-{20,}|\|\s*NVIDIA-SMI |=+NVSMI LOG=+|GPU \d+: .*\(UUID: (?:GPU|MIG)-|\s+GPU0\t|\s*GPU0\s+GPU1"
+    rb"|NVML: Unable to retrieve NVLink"
+    rb"|timestamp, (?:name|index|pci)|index, (?:name|uuid|memory|utilization))",
+    re.MULTILINE,
+)
+_KERNEL = re.compile(
+    rb"^(?:<\d+>|\d+,\d+,\d+,[-c];|kern\s*:\w+\s*:\s*|\[\s*\d+\.\d{6}\] "
+    rb"|\[[A-Z][a-z]{2} [A-Z][a-z]{2} +\d+ \d\d:\d\d:\d\d \d{4}\] "
+    rb"|[A-Z][a-z]{2} +\d+ \d\d:\d\d:\d\d \S+ kernel: |\d{4}-\d\d-\d\dT\S+ \S+ kernel: )",
+)
+_CONFIG_WORDS = re.compile(
+    rb"(?i)(?:tensor|pipeline|context|expert|data|sequence)[_-]?(?:model[_-]?)?parallel|zero_optimization|train_(?:micro_)?batch_size|"
+    rb"deepspeed_config|fsdp_config|fsdp_version|distributed_type|dp_shard|num_processes|micro_batch_size|parallel_dims"
+)
+_LOG_HINT = re.compile(
+    rb"(?im)\b(?:step|iter(?:ation)?|epoch|loss|rank ?\d|error|warning|info|traceback|exception|exitcode"
+    rb"|nccl|cuda|failed|killed)\b"
+    rb"|\d\d:\d\d:\d\d"
+)
+_SOURCE = re.compile(rb"(?m)^(?:import \w|from [\w.]+ import |def \w+\(|class \w+[(:]|#include |#!/)")
+
+
+def recognise(head: bytes, name: str) -> Recognised:
+    """Recognise a file by the head of its uncompressed content."""
+    if not head:
+        return Recognised("empty", "text")
+    if head[:1] == b"\x80" and len(head) > 1 and 2 <= head[1] <= 5:
+        return Recognised(_by_keys(head) or "unknown", "pickle")
+    text = _as_text(head)
+    if text is None:
+        return Recognised("unknown", "binary")
+    stripped = text.lstrip()
+    if not stripped:
+        return Recognised("empty", "text")
+    if _RAS.match(stripped):
+        return Recognised("ras", "json" if b'"communicators"' in stripped else "text")
+    if stripped[:1] in b"{[":
+        kind = _json_kind(stripped)
+        if kind is not None:
+            return Recognised(kind, "json")
+    if stripped[:1] == b"<" and (b"<nvidia_smi_log" in stripped or b"nvsmi_device" in stripped):
+        return Recognised("nvidia_smi", "xml")
+    return Recognised(_text_kind(stripped, name), "text")
+
+
+def _by_keys(head: bytes) -> str | None:
+    flight = sum(key in head for key in _FLIGHT_KEYS)
+    memory = sum(key in head for key in _MEMORY_KEYS)
+    if flight == memory == 0:
+        return None
+    return "flight_recorder" if flight >= memory else "memory_snapshot"
+
+
+def _as_text(head: bytes) -> bytes | None:
+    """The head as UTF-8 text, or None when it is binary."""
+    if head[:2] in (b"\xff\xfe", b"\xfe\xff"):
+        return head.decode("utf-16", errors="replace").encode()
+    sample = head[:8192]
+    if sample.count(0) > len(sample) // 50:
+        return None
+    decoded = sample.decode("utf-8", errors="replace")
+    odd = sum(c == "\ufffd" or (ord(c) < 32 and c not in "\t\n\r\x1b\x08\x0c\x07") for c in decoded)
+    return None if odd > max(4, len(decoded) // 10) else head
+
+
+def _json_kind(text: bytes) -> str | None:
+    if b'"traceEvents"' in text or (b'"deviceProperties"' in text and b'"schemaVersion"' in text):
+        return "trace"
+    if b'"communicators"' in text and b'"nccl_version"' in text:
+        return "ras"
+    if b'"frames"' in text and (b'"owns_gil"' in text or b'"os_thread_id"' in text):
+        return "stack_dump"
+    if any(b'"' + key + b'"' in text for key in _FLIGHT_KEYS[:4]):
+        return "flight_recorder"
+    if b'"segments"' in text and b'"device_traces"' in text:
+        return "memory_snapshot"
+    if b'"torchtriage_version"' in text and b'"items"' in text:
+        return "manifest"
+    first_line = text.split(b"\n", 1)[0].strip()
+    if first_line.startswith(b"{") and first_line.endswith(b"}") and text.count(b"\n") > 1:
+        return None  # JSON lines: a structured log
+    # "[rank0] step 1" and "[W1130 06:10:09" begin like JSON and are logs.
+    if not re.match(rb'[{\[]\s*(?:["{\[\]}]|-?\d+\s*[,\]]|true|false|null)', text):
+        return None
+    return "config" if _CONFIG_WORDS.search(text) else "text"
+
+
+def _text_kind(text: bytes, name: str) -> str:
+    lines = [line for line in text[:16384].split(b"\n") if line.strip()][:200]
+    if len(text) <= 16 and text.strip().isdigit():
+        return "rank_note" if "rank" in name.rsplit("/", 1)[-1] else "text"
+    # Looking at the whole head costs nothing, but a dump inside a log leaves it a log.
+    if _STACK_STARTS.search(text[:16384]):
+        stack_like = sum(bool(_STACK_LINE.match(line)) for line in lines)
+        if stack_like * 2 >= len(lines) or _STACK_STARTS.match(text):
+            return "stack_dump"
+    if _SMI.search(text[:4096]) and not _looks_like_log(lines):
+        return "nvidia_smi"
+    if sum(bool(_KERNEL.match(line)) for line in lines) * 2 > len(lines):
+        return "kernel_log"
+    if len(_SOURCE.findall(text[:16384])) >= 3 and not _looks_like_log(lines):
+        return "text"
+    key_values = sum(bool(re.match(rb"^\s*(?:- )?[\w.\-]+\s*[:=]\s*\S*", line)) for line in lines)
+    if key_values * 10 >= len(lines) * 8 and _CONFIG_WORDS.search(text) and not re.search(rb"\d\d:\d\d:\d\d", text):
+        return "config"
+    return "log" if _LOG_HINT.search(text) else "text"
+
+
+def _looks_like_log(lines: list[bytes]) -> bool:
+    hits = sum(
+        bool(
+            re.search(
+                rb"\[rank ?\d+\]|\[default\d+\]|NCCL (?:INFO|WARN)|Traceback|ProcessGroup|\bstep[ =:]*\d"
+                rb"|\d\d:\d\d:\d\d",
+                line,
+            )
+        )
+        for line in lines[:200]
+    )
+    return hits * 5 >= len(lines)

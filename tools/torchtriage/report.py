@@ -1,0 +1,313 @@
+"""What every tool returns: evidence, signals, the report base, the verdict, and the registry of signal names.
+
+Everything here leaves the program as JSON, so everything here is a pydantic model. Nothing here judges.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+SCHEMA_VERSION = "1"
+
+Branch = Literal[
+    "hang", "nccl_timeout", "crash", "init", "oom", "nan", "precision", "deepep", "slow", "hardware", "config",
+    "checkpoint", "data", "silent",
+]  # fmt: skip
+
+RankState = Literal[
+    "in_collective", "waiting_on_gpu", "data_loading", "lock_wait", "network_io", "file_io", "checkpointing",
+    "compiling", "garbage_collecting", "python_running", "native_running", "sleeping", "stopped", "exited",
+    "unreadable",
+]  # fmt: skip
+
+DivergenceKind = Literal[
+    "collective_missing", "collective_extra", "type_mismatch", "size_mismatch", "dtype_mismatch", "order_deadlock",
+    "p2p_mismatch", "behind_on_enqueue", "behind_on_complete", "all_joined_none_finished", "dump_missing",
+]  # fmt: skip
+
+VerdictStatus = Literal["diagnosed", "suspected", "healthy", "inconclusive", "out_of_domain"]
+
+DIAGNOSED_FROM = 0.8
+SUSPECTED_FROM = 0.4
+
+
+class SignalSpec(BaseModel):
+    """What a registered signal means and what it says about the job's health."""
+
+    model_config = ConfigDict(frozen=True)
+
+    meaning: str
+    health: Literal["trouble", "neutral", "good"]
+
+
+def _spec(health: Literal["trouble", "neutral", "good"], meaning: str) -> SignalSpec:
+    return SignalSpec.model_construct(meaning=meaning, health=health)
+
+
+# One registry lists every signal that an analyzer may emit. "trouble" forbids healthy; "good" argues for it.
+SIGNALS: dict[str, SignalSpec] = {
+    # logs
+    "log.python_exception": _spec("trouble", "a rank ended with an uncaught Python exception"),
+    "log.exception_handled": _spec("neutral", "a rank caught an exception and went on"),
+    "log.process_exit": _spec("trouble", "a launcher reports a process that ended with a failure or a signal"),
+    "log.watchdog_timeout": _spec("trouble", "a process-group watchdog reports a collective that did not finish"),
+    "log.collectives_differ": _spec(
+        "trouble", "at one sequence number of one group, ranks report different operations or sizes"
+    ),
+    "log.cuda_out_of_memory": _spec("trouble", "the CUDA allocator could not serve a request, and the rank ended"),
+    "log.nonfinite_metric": _spec("trouble", "a training metric became NaN or infinite"),
+    "log.metric_diverged": _spec("trouble", "a training metric grew many times over before it became non-finite"),
+    "log.metric_outlier": _spec(
+        "trouble", "a number that is the same on all ranks and steps differs at one rank and step"
+    ),
+    "log.left_loop_early": _spec(
+        "neutral", "a rank did fewer steps than its peers and then went on to what follows the loop"
+    ),
+    "log.stopped_early": _spec("neutral", "a rank's last step is earlier than its peers' and it printed nothing after"),
+    "log.step_skipped": _spec("neutral", "a rank lacks a step that its peers printed, and went on to later ones"),
+    "log.steps_even": _spec("good", "all ranks did the same steps, with finite metrics"),
+    "log.finished": _spec("good", "all ranks printed that they finished"),
+    "log.pattern": _spec("neutral", "a line matches a text that a playbook entry names"),
+    # stacks: the state of a rank's main thread, for the ranks of which it is true
+    **{
+        f"stacks.{state}": _spec("neutral", f"ranks whose main thread is {words}")
+        for state, words in {
+            "in_collective": "inside a call that issues a collective",
+            "waiting_on_gpu": "waiting for the device",
+            "data_loading": "waiting for its DataLoader",
+            "lock_wait": "waiting for a lock, a queue or another thread",
+            "network_io": "in a network call",
+            "file_io": "in a file or storage call",
+            "checkpointing": "writing or reading a checkpoint",
+            "compiling": "in a compiler or autotuner",
+            "garbage_collecting": "in the garbage collector",
+            "python_running": "running Python code",
+            "native_running": "running native code",
+            "sleeping": "in a sleep",
+            "stopped": "stopped by a signal",
+            "exited": "gone",
+            "unreadable": "not readable",
+        }.items()
+    },
+    "stacks.different_place": _spec("neutral", "ranks that wait at another place of the program than most ranks"),
+    # flight recorder
+    "flight.collective_missing": _spec("trouble", "a rank lacks one call that its peers issued; then they agree again"),
+    "flight.collective_extra": _spec("trouble", "a rank issued one call that its peers lack; then they agree again"),
+    "flight.type_mismatch": _spec("trouble", "ranks issued different operations at one position of a group"),
+    "flight.size_mismatch": _spec("trouble", "ranks issued one operation with sizes that do not fit together"),
+    "flight.dtype_mismatch": _spec("trouble", "ranks issued one operation with different dtypes"),
+    "flight.order_deadlock": _spec("trouble", "ranks wait for each other in two or more groups"),
+    "flight.p2p_mismatch": _spec("trouble", "a send has no matching receive, or the other way round"),
+    "flight.behind_on_enqueue": _spec("neutral", "a rank has enqueued fewer collectives of a group than its peers"),
+    "flight.behind_on_complete": _spec("neutral", "a rank has completed fewer collectives of a group than its peers"),
+    "flight.all_joined_none_finished": _spec("neutral", "all ranks joined a collective and none finished it"),
+    "flight.dump_missing": _spec("neutral", "a member of a group left no dump"),
+    "flight.in_step": _spec("good", "all ranks of all groups issued the same calls, and none is left unfinished"),
+    # NCCL RAS
+    "ras.operation_counts_differ": _spec("neutral", "ranks of a communicator launched different numbers of operations"),
+    "ras.status_differs": _spec("trouble", "ranks of a communicator are in different states"),
+    "ras.missing_ranks": _spec("trouble", "processes of a communicator do not answer"),
+    "ras.communicator_error": _spec("trouble", "NCCL recorded an error on ranks of a communicator"),
+    "ras.in_step": _spec("neutral", "all ranks of all communicators launched the same numbers of operations"),
+    # profiler traces
+    "trace.straggler_host": _spec("trouble", "a rank reaches its collectives late while its GPU idles"),
+    "trace.straggler_gpu": _spec("trouble", "a rank reaches its collectives late because its GPU computes longer"),
+    "trace.balanced": _spec("good", "no rank makes the others wait"),
+}
+
+
+class Model(BaseModel):
+    """Base of all report models: closed, so that a misspelt field is an error."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class Evidence(Model):
+    """One quotation that a reader can find again in the artefact.
+
+    For text, ``where`` is a line number (from 1) and ``quote`` is part of that line after cleaning. For structured
+    artefacts ``where`` is a JSON Pointer into the reader's view and ``quote`` the compact JSON found there, cleaned.
+    """
+
+    artefact: str
+    where: str
+    quote: str
+    signal: str
+
+
+class Scope(Model):
+    """Whom a signal speaks of. Empty lists mean "not about one of these"."""
+
+    ranks: list[int] = []
+    gpus: list[str] = []
+    links: list[str] = []
+    groups: list[str] = []
+    hosts: list[str] = []
+
+
+class Signal(Model):
+    """An observation with a registered name: what can be read off one kind of artefact, and where."""
+
+    name: str
+    scope: Scope = Scope()
+    facts: dict[str, Any] = {}
+    evidence: list[Evidence] = []
+    time_s: float | None = Field(default=None, description="seconds since the epoch (or since log start) if known")
+
+    @field_validator("name")
+    @classmethod
+    def _registered(cls, name: str) -> str:
+        if name not in SIGNALS:
+            raise ValueError(f"{name!r} is not a registered signal")
+        return name
+
+
+class NextCheck(Model):
+    """A call that would separate what is still open."""
+
+    tool: str
+    arguments: dict[str, Any] = {}
+    why: str
+
+
+class Report(Model):
+    """What all reports have in common."""
+
+    schema_version: Literal["1"] = SCHEMA_VERSION
+    tool: str
+    status: str
+    summary: str
+    gaps: list[str] = []
+    next_checks: list[NextCheck] = []
+
+
+class Culprits(Model):
+    """Where the cause is; never the victims."""
+
+    ranks: list[int] = []
+    gpus: list[str] = []
+    links: list[str] = []
+    hosts: list[str] = []
+
+
+class Candidate(Model):
+    """A failure mode that may be the cause."""
+
+    failure_mode: str
+    confidence: Annotated[float, Field(ge=0, le=1)]
+
+
+class RuledOut(Model):
+    """A failure mode that looked possible and is not the cause."""
+
+    failure_mode: str
+    because: str
+
+
+class Verdict(Report):
+    """The answer: what failed, on which rank, why, the evidence, what it was not, and the fix."""
+
+    status: VerdictStatus  # pyright: ignore[reportIncompatibleVariableOverride]  # a closed set per tool
+    branch: str | None = None
+    failure_mode: str | None = None
+    confidence: Annotated[float, Field(ge=0, le=1, description="share of verdicts like this one that are right")] = 0.0
+    cause: str = ""
+    fix: list[str] = []
+    culprits: Culprits = Culprits()
+    evidence: list[Evidence] = []
+    candidates: Annotated[list[Candidate], Field(max_length=5)] = []
+    ruled_out: list[RuledOut] = []
+
+
+class RankStack(Model):
+    """One rank's main thread in a stack dump; ``frames`` are outermost last, "function (file:line)"."""
+
+    rank: int | None
+    pid: int | None
+    host: str | None
+    state: RankState
+    where: str
+    frames: list[str]
+
+
+class StackGroup(Model):
+    """Ranks that stand at the same place."""
+
+    ranks: list[int]
+    frames: list[str]
+
+
+class StacksReport(Report):
+    """Answer of ``dump_stacks``."""
+
+    status: Literal["fault", "healthy", "inconclusive"]  # pyright: ignore[reportIncompatibleVariableOverride]
+    ranks: list[RankStack] = []
+    groups: list[StackGroup] = []
+    culprits: Culprits = Culprits()
+    evidence: list[Evidence] = []
+
+
+class FlightGroup(Model):
+    """A process group as the dumps describe it."""
+
+    name: str
+    desc: str
+    ranks: list[int]
+
+
+class Divergence(Model):
+    """One way in which ranks of a group are not in step."""
+
+    kind: DivergenceKind
+    group: str
+    ranks: list[int]
+    seq: int | None = None
+    collective: str | None = None
+    where: str | None = Field(default=None, description="call site, 'function (file:line)', if frames were recorded")
+    expected: str | None = None
+    found: str | None = None
+
+
+class FlightReport(Report):
+    """Answer of ``analyze_flight_recorder``; divergences come first mover first."""
+
+    status: Literal["fault", "in_step", "inconclusive"]  # pyright: ignore[reportIncompatibleVariableOverride]
+    groups: list[FlightGroup] = []
+    divergences: list[Divergence] = []
+    culprits: Culprits = Culprits()
+    evidence: list[Evidence] = []
+    environment: list[str] = Field(default=[], description="what check_env found; empty when it was not asked")
+
+
+class PlaybookHit(Model):
+    """One entry that answers a query."""
+
+    failure_mode: str
+    title: str
+    branch: str
+    score: float
+
+
+class PlaybookReport(Report):
+    """Answer of ``playbook``: one entry whole, or the entries that fit best."""
+
+    status: Literal["found", "not_found"]  # pyright: ignore[reportIncompatibleVariableOverride]
+    failure_mode: str | None = None
+    branch: str | None = None
+    text: str = ""
+    hits: list[PlaybookHit] = []
+
+
+GOOD_STATUSES = frozenset(
+    {"healthy", "ok", "not_applicable", "in_step", "valid", "warnings", "collected", "found", "out_of_domain"}
+)
+BAD_STATUSES = frozenset({"diagnosed", "suspected", "fault", "degraded", "failed", "invalid"})
+
+
+def exit_code(status: str) -> int:
+    """Map a status to the process exit code: 0 good, 1 a fault was found, 3 nothing could be decided."""
+    if status in GOOD_STATUSES:
+        return 0
+    return 1 if status in BAD_STATUSES else 3
