@@ -1,0 +1,203 @@
+"""The command line: one command per tool, the same parameters as everywhere, ``--json`` on each.
+
+Start-up is lazy: what a command needs is imported when it runs, so that ``--help`` costs nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+from torchtriage import __version__
+from torchtriage.errors import TorchtriageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from torchtriage.report import Report
+
+    Handler = Callable[[argparse.Namespace], int]
+
+_EPILOG = """\
+exit codes: 0 nothing is wrong; 1 a fault was found; 2 the call was wrong; 3 it cannot be decided from what was given
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; return the exit code of CONTRACT: 0 good, 1 fault, 2 wrong call, 3 undecided."""
+    arguments = _with_hyphens(sys.argv[1:] if argv is None else list(argv))
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    if options.handler is None:
+        parser.print_help()
+        return 2
+    try:
+        return options.handler(options)
+    except TorchtriageError as error:
+        print(f"torchtriage: {error}", file=sys.stderr)
+        return 2
+    except BrokenPipeError:
+        # The reader (head, less) went away: not an error, but Python would complain again at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except KeyboardInterrupt:
+        return 130
+
+
+def _with_hyphens(arguments: list[str]) -> list[str]:
+    """Accept underscores where a command or a flag is spelled with hyphens."""
+    end = arguments.index("--") if "--" in arguments else len(arguments)
+    spelled: list[str] = []
+    for position, argument in enumerate(arguments):
+        if position < end and argument.startswith("--"):
+            name, equals, value = argument.partition("=")
+            spelled.append(name.replace("_", "-") + equals + value)
+        elif position == 0 and not argument.startswith("-"):
+            spelled.append(argument.replace("_", "-"))
+        else:
+            spelled.append(argument)
+    return spelled
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="torchtriage",
+        description="From what a failed distributed PyTorch job left behind to one verdict: what, where, why, and the fix.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.set_defaults(handler=None)
+    parser.add_argument("--version", action="version", version=f"torchtriage {__version__}")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND")
+
+    def command(name: str, summary: str, handler: Handler) -> argparse.ArgumentParser:
+        sub = commands.add_parser(name, help=summary, description=summary, allow_abbrev=False)
+        sub.add_argument("--json", action="store_true", help="print the whole report as one JSON object")
+        sub.set_defaults(handler=handler)
+        return sub
+
+    sub = command("triage", "judge logs, dumps, bundles and archives: one verdict", _triage)
+    sub.add_argument("paths", nargs="+", metavar="PATH", help="files, folders, bundles, archives")
+
+    sub = command("explain-symptom", "judge a pasted error or a symptom in words", _explain_symptom)
+    sub.add_argument("--text", required=True, help="the error, the log lines or the symptom; - reads standard input")
+    sub.add_argument("paths", nargs="*", metavar="PATH", help="files that belong to it")
+
+    sub = command(
+        "analyze-flight-recorder", "compare flight-recorder dumps over ranks: who left the common path first", _flight
+    )
+    sub.add_argument("paths", nargs="*", metavar="PATH", help="dumps, or folders that hold them")
+    sub.add_argument("--check-env", action="store_true", help="also say whether this environment would record and dump")
+
+    sub = command(
+        "dump-stacks", "classify recorded stack dumps over ranks: who does not wait where the others do", _stacks
+    )
+    sub.add_argument(
+        "paths", nargs="*", metavar="PATH", help="dumps of py-spy, pystack or faulthandler, or their folder"
+    )
+
+    sub = command("playbook", "look up a failure mode by id or by words", _playbook)
+    sub.add_argument("query", nargs="*", metavar="WORD", help="an id, or words; nothing lists all")
+
+    sub = command("schema", "print a JSON Schema, to validate reports and files with", _schema)
+    sub.add_argument("name", nargs="?", metavar="NAME", help="verdict, ...; nothing lists the names")
+
+    sub = command("serve", "serve the tools over MCP (stdio, or HTTP on this machine)", _serve)
+    sub.add_argument("--http", action="store_true", help="streamable HTTP instead of stdio")
+    sub.add_argument("--host", default="127.0.0.1", help="address for --http (default: %(default)s)")
+    sub.add_argument("--port", type=int, default=8765, help="port for --http (default: %(default)s)")
+    sub.add_argument("--root", action="append", default=[], metavar="DIR", help="read only inside DIR; repeatable")
+    return parser
+
+
+def _triage(options: argparse.Namespace) -> int:
+    from torchtriage.verdict.render import render
+    from torchtriage.verdict.tool import triage
+
+    return _show(triage(options.paths, progress=_progress_bar()), render, as_json=options.json)
+
+
+def _explain_symptom(options: argparse.Namespace) -> int:
+    from torchtriage.verdict.render import render
+    from torchtriage.verdict.tool import explain_symptom
+
+    text = sys.stdin.buffer.read(8 << 20).decode("utf-8", errors="replace") if options.text == "-" else options.text
+    return _show(explain_symptom(text, options.paths or None, progress=_progress_bar()), render, as_json=options.json)
+
+
+def _flight(options: argparse.Namespace) -> int:
+    from torchtriage.flight.tool import analyze_flight_recorder, render
+
+    report = analyze_flight_recorder(options.paths, check_env=options.check_env, progress=_progress_bar())
+    return _show(report, render, as_json=options.json)
+
+
+def _stacks(options: argparse.Namespace) -> int:
+    from torchtriage.stacks.tool import dump_stacks, render
+
+    return _show(dump_stacks(options.paths or None), render, as_json=options.json)
+
+
+def _playbook(options: argparse.Namespace) -> int:
+    from torchtriage.knowledge.tool import playbook, render
+
+    return _show(playbook(" ".join(options.query)), render, as_json=options.json)
+
+
+def _schema(options: argparse.Namespace) -> int:
+    import json
+
+    from torchtriage.schemas import schema, schema_names
+
+    if options.name is None:
+        names = schema_names()
+        print(json.dumps({"schemas": names}) if options.json else "\n".join(names))
+        return 0
+    print(json.dumps(schema(options.name), indent=None if options.json else 2))
+    return 0
+
+
+def _serve(options: argparse.Namespace) -> int:
+    from torchtriage.server import serve
+
+    serve(roots=options.root, http=options.http, host=options.host, port=options.port)
+    return 0
+
+
+def _show(report: Report, render: Callable[[Any], str], *, as_json: bool) -> int:
+    from torchtriage.report import exit_code
+
+    if as_json:
+        print(report.model_dump_json())
+    else:
+        text = render(report)
+        if sys.stdout.isatty() and "NO_COLOR" not in os.environ:
+            first, newline, rest = text.partition("\n")
+            text = f"\x1b[1m{first}\x1b[0m{newline}{rest}"
+        print(text)
+    sys.stdout.flush()
+    return exit_code(report.status)
+
+
+def _progress_bar() -> Callable[[int, int], None] | None:
+    """A one-line bar on stderr for work that takes longer than a moment; nothing when stderr is no terminal."""
+    if not sys.stderr.isatty():
+        return None
+    started = time.monotonic()
+
+    def show(done: int, total: int) -> None:
+        if time.monotonic() - started < 0.5:
+            return
+        width = 30 * done // max(total, 1)
+        end = "\r\x1b[K" if done == total else ""
+        print(f"\rreading [{'#' * width:<30}] {done}/{total} files{end}", end="", file=sys.stderr, flush=True)
+
+    return show
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Cases with known truth, and how verdicts are held against them."""

@@ -1,0 +1,1 @@
+"""The playbook and the decision tree: find, load, validate, search."""

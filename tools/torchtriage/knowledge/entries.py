@@ -1,0 +1,181 @@
+"""One playbook entry: front matter that says what proves a failure mode, and a body for people.
+
+The body's fixed headings are also data: its first paragraph of "Why it happens" is the verdict's cause, the items of
+"Fix it" are its fixes, and the items of "Confused with" say what separates it from its neighbours.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from torchtriage.errors import KnowledgeError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+HEADINGS = ("What you see", "Why it happens", "Prove it", "Fix it", "Confused with", "Known from")
+
+_FRONT_MATTER = re.compile(r"\A---\n(.*?)\n---\n", re.DOTALL)
+_HEADING = re.compile(r"^## (.+?)\s*$", re.MULTILINE)
+_ITEM = re.compile(r"^(?:-|\d+\.) (.*(?:\n  .*)*)", re.MULTILINE)
+_NEIGHBOUR = re.compile(r"`([a-z0-9-]+)`:\s*(.*)", re.DOTALL)
+# libyaml is ten times as fast; the pure loader serves where a wheel lacks it.
+_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+@dataclass(frozen=True)
+class Condition:
+    """One thing that must be observed: a signal with certain facts, or a text in a log line."""
+
+    signals: tuple[str, ...] = ()
+    texts: tuple[str, ...] = ()
+    regex: str | None = None
+    where: dict[str, Any] = field(default_factory=dict[str, Any])
+    ranks: str | None = None
+    meets_culprit: bool = True
+
+
+@dataclass(frozen=True)
+class Proof:
+    """Conditions that together prove the mode (or make it likely)."""
+
+    conditions: tuple[Condition, ...]
+    likely_only: bool = False
+
+
+@dataclass(frozen=True)
+class Exclusion:
+    """An observation that rules the mode out, and why."""
+
+    condition: Condition
+    because: str
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One failure mode."""
+
+    id: str
+    title: str
+    branch: str
+    culprit: str
+    path: str
+    """Relative to the playbook folder."""
+    summary: tuple[str, ...]
+    proves: tuple[Proof, ...]
+    supports: tuple[Condition, ...]
+    excludes: tuple[Exclusion, ...]
+    refines: tuple[str, ...]
+    culprit_from: tuple[str, ...]
+    keywords: tuple[str, ...]
+    next_check: dict[str, Any]
+    cause: str
+    fix: tuple[str, ...]
+    confused_with: dict[str, str]
+
+    def conditions(self) -> Iterator[Condition]:
+        """All conditions, wherever they stand."""
+        for proof in self.proves:
+            yield from proof.conditions
+        yield from self.supports
+        for exclusion in self.excludes:
+            yield exclusion.condition
+
+
+def split_document(text: str, path: str) -> tuple[dict[str, Any], dict[str, str]]:
+    """Split an entry into its front matter and its sections by heading.
+
+    Raises:
+        KnowledgeError: there is no front matter, or it is not a YAML mapping.
+    """
+    found = _FRONT_MATTER.match(text)
+    if found is None:
+        raise KnowledgeError(f"{path}: must begin with front matter between two lines of ---")
+    try:
+        front = yaml.load(found[1], Loader=_LOADER)  # noqa: S506  # a safe loader, the C one where there is one
+    except yaml.YAMLError as error:
+        raise KnowledgeError(f"{path}: front matter is not YAML: {error}") from error
+    if not isinstance(front, dict):
+        raise KnowledgeError(f"{path}: front matter must be a mapping")
+    body = text[found.end() :]
+    marks = list(_HEADING.finditer(body))
+    ends = [*(m.start() for m in marks[1:]), len(body)]
+    return front, {m[1]: body[m.end() : end].strip() for m, end in zip(marks, ends, strict=True)}  # pyright: ignore[reportUnknownVariableType]
+
+
+def compile_entry(text: str, path: str) -> dict[str, Any]:
+    """Turn an entry's text into the plain mapping that the compiled index keeps.
+
+    Raises:
+        KnowledgeError: it lacks what every entry must have.
+    """
+    front, sections = split_document(text, path)
+    missing = [heading for heading in HEADINGS if not sections.get(heading)]
+    if missing:
+        raise KnowledgeError(f"{path}: heading missing or empty: {', '.join(missing)}")
+    return {
+        **front,
+        "path": path,
+        "cause": _plain(sections["Why it happens"].split("\n\n")[0]),
+        "fix": [_plain(item) for item in _ITEM.findall(sections["Fix it"])],
+        "confused_with": {
+            m[1]: _plain(m[2]) for item in _ITEM.findall(sections["Confused with"]) if (m := _NEIGHBOUR.match(item))
+        },
+    }
+
+
+def entry_from(compiled: dict[str, Any]) -> Entry:
+    """Build an entry from what :func:`compile_entry` gave.
+
+    Raises:
+        KnowledgeError: a required field is missing.
+    """
+    try:
+        return Entry(
+            id=compiled["id"],
+            title=compiled["title"],
+            branch=compiled["branch"],
+            culprit=compiled["culprit"],
+            path=compiled["path"],
+            summary=tuple(compiled["summary"]),
+            proves=tuple(
+                Proof(tuple(_condition(c) for c in p["all"]), p.get("strength") == "likely") for p in compiled["proves"]
+            ),
+            supports=tuple(_condition(c) for c in compiled.get("supports", ())),
+            excludes=tuple(Exclusion(_condition(e["when"]), e["because"]) for e in compiled.get("excludes", ())),
+            refines=tuple(compiled.get("refines", ())),
+            culprit_from=tuple(compiled.get("culprit_from", ())),
+            keywords=tuple(compiled.get("keywords", ())),
+            next_check=compiled["next_check"],
+            cause=compiled["cause"],
+            fix=tuple(compiled["fix"]),
+            confused_with=compiled["confused_with"],
+        )
+    except (KeyError, TypeError, AttributeError) as error:
+        raise KnowledgeError(f"{compiled.get('path')}: front matter lacks or misspells {error}") from error
+
+
+def _condition(raw: dict[str, Any]) -> Condition:
+    return Condition(
+        signals=_tuple(raw.get("signal")),
+        texts=_tuple(raw.get("log")),
+        regex=raw.get("regex"),
+        where=raw.get("where", {}),
+        ranks=raw.get("ranks"),
+        meets_culprit=raw.get("meets", "culprit") == "culprit",
+    )
+
+
+def _tuple(value: Any) -> tuple[str, ...]:
+    if value is None:
+        return ()
+    return (value,) if isinstance(value, str) else tuple(value)
+
+
+def _plain(markdown: str) -> str:
+    """One line of text: line breaks folded, nothing else touched."""
+    return " ".join(markdown.split())

@@ -1,0 +1,92 @@
+"""The playbook, loaded once per process through a compiled index that is keyed by the files' content.
+
+Parsing 150 YAML front matters costs more than a whole triage should, so what was parsed is kept as JSON in the user's
+cache folder under a hash of all the bytes; a changed file changes the hash. Without a cache folder it is parsed anew.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import os
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torchtriage.errors import KnowledgeError
+from torchtriage.knowledge.entries import Entry, compile_entry, entry_from
+from torchtriage.knowledge.locate import data_root
+
+INDEX_VERSION = "1"
+
+
+@dataclass(frozen=True)
+class Playbook:
+    """All entries, by id, in order of branch and id."""
+
+    entries: dict[str, Entry]
+    root: Path
+    key: str
+    """Hash of the content: what is derived from the playbook may be kept under it."""
+
+    def text(self, entry: Entry) -> str:
+        """The whole document of an entry."""
+        return (self.root / entry.path).read_text(encoding="utf-8")
+
+
+@functools.cache
+def load_playbook(root: Path | None = None) -> Playbook:
+    """Load the playbook under ``root`` (default: the one that belongs to this package).
+
+    Raises:
+        KnowledgeError: a file cannot be used, or two have the same id.
+    """
+    folder = (root or data_root()) / "playbook"
+    sources = [(str(p.relative_to(folder)), p.read_bytes()) for p in sorted(folder.glob("*/*.md"))]
+    digest = hashlib.blake2b(INDEX_VERSION.encode(), digest_size=16)
+    for name, content in sources:
+        digest.update(f"{name}\0{len(content)}\0".encode())
+        digest.update(content)
+    key = digest.hexdigest()
+    compiled = _kept(key)
+    if compiled is None:
+        compiled = [compile_entry(content.decode("utf-8"), name) for name, content in sources]
+        _keep(key, compiled)
+    entries: dict[str, Entry] = {}
+    for raw in compiled:
+        entry = entry_from(raw)
+        if entry.id in entries:
+            raise KnowledgeError(f"{entry.path}: the id {entry.id} is taken by {entries[entry.id].path}")
+        entries[entry.id] = entry
+    return Playbook(entries=entries, root=folder, key=key)
+
+
+def cache_folder() -> Path:
+    """Where compiled indexes are kept: ``$XDG_CACHE_HOME/torchtriage`` or ``~/.cache/torchtriage``."""
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "torchtriage"
+
+
+def _kept(key: str) -> list[dict[str, Any]] | None:
+    try:
+        value = json.loads((cache_folder() / f"playbook-{key}.json").read_bytes())
+    except (OSError, ValueError, RuntimeError):
+        return None
+    return value if isinstance(value, list) else None  # pyright: ignore[reportUnknownVariableType]
+
+
+def _keep(key: str, compiled: list[dict[str, Any]]) -> None:
+    """Write the index beside its final place and move it there, so that no reader ever sees half of it."""
+    try:
+        folder = cache_folder()
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=folder, delete=False) as out:
+            json.dump(compiled, out, separators=(",", ":"))
+        Path(out.name).replace(folder / f"playbook-{key}.json")
+        for old in folder.glob("playbook-*.json"):
+            if old.name != f"playbook-{key}.json" and old.stat().st_mtime < Path(folder).stat().st_mtime - 30 * 86400:
+                old.unlink(missing_ok=True)
+    except (OSError, RuntimeError, TypeError):  # no cache folder is not an error: the next start parses again
+        return

@@ -1,0 +1,1 @@
+"""From everything that was given to one verdict: gather signals, decide, render."""

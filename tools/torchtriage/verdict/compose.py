@@ -1,0 +1,275 @@
+"""Turn a decision into the verdict that is returned: status, words, evidence, gaps, next checks."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+from torchtriage.artefacts.clean import clean_text
+from torchtriage.knowledge.search import search, words
+from torchtriage.report import (
+    DIAGNOSED_FROM,
+    SIGNALS,
+    SUSPECTED_FROM,
+    Candidate,
+    Culprits,
+    Evidence,
+    NextCheck,
+    RuledOut,
+    Verdict,
+)
+from torchtriage.verdict.gather import UNJUDGED
+from torchtriage.verdict.health import good_signs, reasons_against_health
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from torchtriage.knowledge.load import Playbook
+    from torchtriage.verdict.decide import Assessment, Decision
+    from torchtriage.verdict.gather import Findings, Observation
+
+MAX_EVIDENCE = 8
+MAX_GAPS = 12
+MAX_RULED_OUT = 4
+MAX_CANDIDATES = 5
+# Words alone never say more than "look here first".
+SEARCHED = 0.3
+_PLACEHOLDER = re.compile(r"\{(\w+)\}")
+
+
+def compose(tool: str, book: Playbook, decision: Decision, findings: Findings, paths: Sequence[str]) -> Verdict:
+    """The verdict on what was gathered."""
+    best = decision.assessments[0] if decision.assessments else None
+    candidates = _candidates(decision.assessments)
+    gaps = _gaps(findings)
+    if best is not None and best.confidence >= SUSPECTED_FROM:
+        return Verdict(
+            tool=tool,
+            status="diagnosed" if best.confidence >= DIAGNOSED_FROM else "suspected",
+            summary=_summary(best),
+            branch=best.entry.branch,
+            failure_mode=best.entry.id,
+            confidence=best.confidence,
+            cause=best.entry.cause,
+            fix=list(best.entry.fix),
+            culprits=_culprits(best),
+            evidence=_evidence(best.observed),
+            candidates=candidates,
+            ruled_out=_ruled_out(best, decision, book),
+            gaps=gaps,
+            next_checks=_next_checks(
+                decision.assessments[1:3] if best.confidence >= DIAGNOSED_FROM else decision.assessments[:2],
+                findings,
+                paths,
+            ),
+        )
+    against = reasons_against_health(findings)
+    if not against:
+        signs = good_signs(findings)
+        return Verdict(
+            tool=tool,
+            status="healthy",
+            summary=f"No sign of trouble: {_and(SIGNALS[o.name].meaning for o in signs)}",
+            confidence=0.9,
+            evidence=_evidence(signs),
+            gaps=gaps,
+        )
+    return Verdict(
+        tool=tool,
+        status="inconclusive",
+        summary=_open_summary(findings, candidates),
+        confidence=candidates[0].confidence if candidates else 0.0,
+        evidence=_evidence(_telling(findings.observations)),
+        candidates=candidates,
+        ruled_out=[RuledOut(failure_mode=e.id, because=why) for e, why in decision.ruled_out[:MAX_RULED_OUT]],
+        gaps=_limited([*gaps, *(f"not called healthy because {reason}" for reason in against)]),
+        next_checks=_next_checks(decision.assessments[:2], findings, paths),
+    )
+
+
+def compose_symptom(text: str, book: Playbook, decision: Decision, findings: Findings, paths: Sequence[str]) -> Verdict:
+    """The verdict on a text: like :func:`compose`, with the playbook's own words as a last resort."""
+    verdict = compose("explain_symptom", book, decision, findings, paths)
+    if verdict.status != "inconclusive":
+        return verdict
+    if not paths and not findings.observations and not _is_in_domain(text):
+        return Verdict(
+            tool="explain_symptom",
+            status="out_of_domain",
+            summary="This does not look like a failure of a distributed PyTorch job",
+            confidence=0.8,
+        )
+    known = {c.failure_mode for c in verdict.candidates}
+    for rank, (entry_id, _) in enumerate(search(book, text, MAX_CANDIDATES)):
+        if entry_id not in known and len(verdict.candidates) < MAX_CANDIDATES:
+            verdict.candidates.append(Candidate(failure_mode=entry_id, confidence=round(SEARCHED / (rank + 2), 3)))
+    verdict.candidates.sort(key=lambda c: -c.confidence)
+    verdict.confidence = verdict.candidates[0].confidence if verdict.candidates else 0.0
+    if verdict.candidates and not any(c.tool == "playbook" for c in verdict.next_checks):
+        first = verdict.candidates[0].failure_mode
+        why = "the text alone does not decide it; this entry says what would"
+        verdict.next_checks.append(NextCheck(tool="playbook", arguments={"query": first}, why=why))
+    return verdict
+
+
+def _is_in_domain(text: str) -> bool:
+    """Whether the text shares a word with this field's vocabulary (skill/decision_tree.yaml)."""
+    from torchtriage.knowledge.tree import load_tree
+
+    return not set(words(" ".join(load_tree()["domain_words"]))).isdisjoint(words(text))
+
+
+def rank_words(ranks: Iterable[int]) -> str:
+    """Ranks as people write them: "rank 1", "ranks 0-3, 7"."""
+    ordered = sorted(set(ranks))
+    if not ordered:
+        return "no rank"
+    runs: list[tuple[int, int]] = []
+    for rank in ordered:
+        if runs and rank == runs[-1][1] + 1:
+            runs[-1] = (runs[-1][0], rank)
+        else:
+            runs.append((rank, rank))
+    shown = ", ".join(str(a) if a == b else (f"{a}-{b}" if b > a + 1 else f"{a}, {b}") for a, b in runs[:8])
+    more = f" and {sum(b - a + 1 for a, b in runs[8:])} more" if len(runs) > 8 else ""
+    return f"rank{'s' if len(ordered) > 1 else ''} {shown}{more}"
+
+
+def _summary(best: Assessment) -> str:
+    """The entry's first line of which everything is known."""
+    known: dict[str, Any] = {}
+    for observation in best.observed:
+        for name, value in observation.facts.items():
+            if isinstance(value, (str, int, float)) and not isinstance(value, bool) and value != "":
+                known.setdefault(name, value)
+    if best.ranks:
+        known["ranks"] = rank_words(best.ranks)
+    for template in best.entry.summary:
+        if all(name in known for name in _PLACEHOLDER.findall(template)):
+            line = _PLACEHOLDER.sub(lambda m: clean_text(str(known[m[1]]), 120), template)
+            return line[:1].upper() + line[1:]
+    return best.entry.title
+
+
+def _culprits(best: Assessment) -> Culprits:
+    observed = best.observed
+    return Culprits(
+        ranks=sorted(best.ranks),
+        gpus=sorted({g for o in observed for g in o.gpus}),
+        links=sorted({x for o in observed for x in o.links}),
+        hosts=sorted({h for o in observed if not o.ranks or o.ranks & best.ranks for h in o.hosts}),
+    )
+
+
+def _evidence(observed: Sequence[Observation]) -> list[Evidence]:
+    """The quotations, first of each observation first, so that every condition is shown before any is shown twice."""
+    shown: dict[tuple[str, str, str], Evidence] = {}
+    deepest = max((len(o.evidence) for o in observed), default=0)
+    for depth in range(deepest):
+        for observation in observed:
+            if depth < len(observation.evidence):
+                evidence = observation.evidence[depth]
+                if evidence.quote:
+                    shown.setdefault((evidence.artefact, evidence.where, evidence.quote), evidence)
+    return list(shown.values())[:MAX_EVIDENCE]
+
+
+def _telling(observations: Sequence[Observation]) -> list[Observation]:
+    """What an undecided verdict should show: trouble first, then what is not plainly good."""
+    order = {"trouble": 0, "neutral": 1, "good": 2}
+    found = [o for o in observations if o.evidence]
+    return sorted(found, key=lambda o: (order[o.health], o.order))[:MAX_EVIDENCE]
+
+
+def _candidates(assessments: Sequence[Assessment]) -> list[Candidate]:
+    return [Candidate(failure_mode=a.entry.id, confidence=a.confidence) for a in assessments[:MAX_CANDIDATES]]
+
+
+def _ruled_out(best: Assessment, decision: Decision, book: Playbook) -> list[RuledOut]:
+    """First what was contradicted or explained, then the neighbours that nothing here speaks for."""
+    found = {e.id: why for e, why in decision.ruled_out if e.id != best.entry.id}
+    standing = {a.entry.id for a in decision.assessments}
+    for neighbour, difference in best.entry.confused_with.items():
+        if neighbour in book.entries and neighbour not in standing and neighbour not in found:
+            found[neighbour] = f"nothing here shows it; {difference}"
+    return [RuledOut(failure_mode=k, because=v) for k, v in list(found.items())[:MAX_RULED_OUT]]
+
+
+def _gaps(findings: Findings) -> list[str]:
+    """Losses first, then what was recognised and not judged, then notes."""
+    unjudged = [
+        f"{UNJUDGED[kind]} is recognised but not judged by this version: {_some(names)}"
+        for kind, names in findings.unjudged.items()
+    ]
+    return _limited([*dict.fromkeys(findings.losses), *unjudged, *dict.fromkeys(findings.notes)])
+
+
+def _limited(gaps: list[str]) -> list[str]:
+    if len(gaps) <= MAX_GAPS:
+        return gaps
+    return [*gaps[: MAX_GAPS - 1], f"and {len(gaps) - MAX_GAPS + 1} more of this kind"]
+
+
+def _some(names: Sequence[str], limit: int = 3) -> str:
+    more = f" and {len(names) - limit} more" if len(names) > limit else ""
+    return ", ".join(names[:limit]) + more
+
+
+def _and(parts: Iterable[str]) -> str:
+    return "; ".join(parts)
+
+
+def _open_summary(findings: Findings, candidates: Sequence[Candidate]) -> str:
+    """One line that says what is known although it does not decide."""
+    telling = [o for o in _telling(findings.observations) if o.health != "good" and o.name != "log.pattern"]
+    if telling:
+        first = telling[0]
+        who = f" ({rank_words(first.ranks)})" if first.ranks else ""
+        seen = f"{SIGNALS[first.name].meaning}{who}"
+        return f"Not decided: {seen}; what was given does not show why"
+    if candidates:
+        return f"Not decided: {candidates[0].failure_mode} is possible, and nothing proves it"
+    if not findings.kinds_read:
+        return "Nothing that can be judged was found: pass logs, flight-recorder dumps, stack dumps or RAS answers"
+    return "Nothing wrong was found, and too little was seen to call the job healthy"
+
+
+def _next_checks(assessments: Sequence[Assessment], findings: Findings, paths: Sequence[str]) -> list[NextCheck]:
+    """What would separate the modes that stand, then the kinds of evidence that are missing."""
+    checks: dict[tuple[str, str], NextCheck] = {}
+    for assessment in assessments:
+        raw = assessment.entry.next_check
+        check = NextCheck(
+            tool=raw["tool"], arguments=raw.get("arguments", {}), why=f"{assessment.entry.id}: {raw['why']}"
+        )
+        checks.setdefault((check.tool, assessment.entry.id), check)
+    hang = any(o.name in _HANG_SIGNS for o in findings.observations)
+    if hang and "stacks" not in findings.kinds_read:
+        why = "shows where each rank stands: py-spy dump --pid PID > FILE for every rank, while it hangs"
+        checks.setdefault(("dump_stacks", ""), NextCheck(tool="dump_stacks", arguments={"paths": list(paths)}, why=why))
+    if hang and "flight" not in findings.kinds_read:
+        why = "shows which rank lacks which call; dumps lie at TORCH_FR_DUMP_TEMP_FILE + rank after a time-out"
+        checks.setdefault(
+            ("analyze_flight_recorder", ""),
+            NextCheck(tool="analyze_flight_recorder", arguments={"paths": list(paths)}, why=why),
+        )
+    if not findings.kinds_read:
+        why = "needs at least the log of the rank that failed first"
+        checks.setdefault(("triage", ""), NextCheck(tool="triage", why=why))
+    return list(checks.values())[:3]
+
+
+_HANG_SIGNS = frozenset(
+    {
+        "log.watchdog_timeout",
+        "log.collectives_differ",
+        "log.stopped_early",
+        "log.left_loop_early",
+        "flight.behind_on_enqueue",
+        "flight.behind_on_complete",
+        "flight.all_joined_none_finished",
+        "stacks.waiting_on_gpu",
+        "stacks.in_collective",
+        "ras.operation_counts_differ",
+    }
+)

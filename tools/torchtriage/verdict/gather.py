@@ -1,0 +1,241 @@
+"""Gather: open the inputs, run every reader and analyzer that fits, and return all observations in one form.
+
+Structured artefacts are read together in isolated workers; logs are read here, line by line.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from torchtriage.artefacts.clean import clean_text
+from torchtriage.artefacts.identity import identity_of
+from torchtriage.artefacts.isolate import Job, run_jobs
+from torchtriage.artefacts.text import read_line, read_lines
+from torchtriage.errors import UnreadableError
+from torchtriage.report import SIGNALS, Evidence, Signal
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from torchtriage.artefacts.inputs import Artefact, Inputs
+    from torchtriage.artefacts.isolate import Outcome
+    from torchtriage.knowledge.entries import Condition
+    from torchtriage.knowledge.load import Playbook
+    from torchtriage.logs.analyze import LogFindings, PatternMatch
+    from torchtriage.logs.read import LogSource
+
+# Worker task by artefact kind: what this version reads, besides logs.
+TASK_OF_KIND = {"flight_recorder": "flight", "stack_dump": "stacks", "ras": "ras", "trace": "trace"}
+# Kinds that are recognised and say something about the job, but that nothing here judges yet.
+UNJUDGED = {
+    "memory_snapshot": "memory snapshot",
+    "nvidia_smi": "nvidia-smi output",
+    "kernel_log": "kernel log",
+    "config": "configuration",
+}
+# torchrun --log-dir writes <attempt>/<local rank>/stderr.log
+_TORCHRUN_LOG = re.compile(r"(?:^|/)(\d{1,5})/std(?:out|err)\.log$")
+
+
+@dataclass(frozen=True)
+class Observation:
+    """A signal, or a line that matched a playbook text, in the one form that decisions are made on."""
+
+    name: str
+    ranks: frozenset[int]
+    facts: Mapping[str, Any]
+    evidence: tuple[Evidence, ...]
+    pattern: str | None = None
+    """Key of the playbook text that matched, for ``log.pattern``."""
+    order: float = 0.0
+    """Position in the log's timeline; 0 where there is none."""
+    hosts: tuple[str, ...] = ()
+    gpus: tuple[str, ...] = ()
+    links: tuple[str, ...] = ()
+
+    @property
+    def kind(self) -> str:
+        """Which kind of artefact it was read off: log, flight, stacks, ras, ..."""
+        return self.name.partition(".")[0]
+
+    @property
+    def health(self) -> str:
+        """What the registry says it means: trouble, neutral or good."""
+        return SIGNALS[self.name].health
+
+
+@dataclass
+class Findings:
+    """Everything that was observed, and what could not be."""
+
+    observations: list[Observation] = field(default_factory=list[Observation])
+    ranks: set[int] = field(default_factory=set[int])
+    """All ranks that anything speaks of."""
+    kinds_read: set[str] = field(default_factory=set[str])
+    unjudged: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
+    losses: list[str] = field(default_factory=list[str])
+    """What was damaged, unreadable or missing: forbids the verdict healthy."""
+    notes: list[str] = field(default_factory=list[str])
+    """What was left out without loss."""
+
+
+def pattern_key(text: str, regex: str | None) -> str:
+    """The id under which a playbook text is searched for in logs."""
+    return f"{text}\n{regex or ''}"
+
+
+def patterns_of(conditions: Iterable[Condition]) -> dict[str, tuple[str, str | None]]:
+    """All texts that the given conditions look for, by key."""
+    return {pattern_key(t, c.regex): (t, c.regex) for c in conditions for t in c.texts}
+
+
+def gather(inputs: Inputs, book: Playbook, progress: Callable[[int, int], None] | None = None) -> Findings:
+    """Read and analyze everything in ``inputs``."""
+    findings = Findings(losses=list(inputs.gaps))
+    logs = inputs.of("log")
+    jobs = [Job(TASK_OF_KIND[a.kind], a) for a in inputs.artefacts if a.kind in TASK_OF_KIND]
+    outcomes = run_jobs(jobs, progress) if jobs else []
+    log_findings = scan_logs([_log_source(a) for a in logs], book, findings) if logs else None
+    rank_of_pid = dict(log_findings.rank_of_pid) if log_findings else {}
+    rank_of_pid.update(_rank_notes(inputs.of("rank_note")))
+
+    by_task: dict[str, list[Outcome]] = {}
+    for job, outcome in zip(jobs, outcomes, strict=True):
+        if outcome.error is not None:
+            findings.losses.append(f"{clean_text(outcome.artefact.name)}: {clean_text(outcome.error)}")
+        else:
+            by_task.setdefault(job.task, []).append(outcome)
+    if "ras" in by_task:
+        rank_of_pid.update(_analyze_ras(by_task["ras"], findings))
+    if "flight" in by_task:
+        _analyze_flight(by_task["flight"], findings)
+    if "stacks" in by_task:
+        _analyze_stacks(by_task["stacks"], rank_of_pid, findings)
+    if "trace" in by_task:
+        _analyze_traces(by_task["trace"], findings)
+    _account_for_the_rest(inputs, findings)
+    return findings
+
+
+def scan_logs(sources: Sequence[LogSource], book: Playbook, findings: Findings) -> LogFindings:
+    """Scan logs (or a pasted text) for events and for the playbook's texts, and add what was observed."""
+    from torchtriage.logs.analyze import analyze
+    from torchtriage.logs.read import LogPattern, PatternSet, scan
+
+    wanted = patterns_of(c for e in book.entries.values() for c in e.conditions())
+    patterns = PatternSet([LogPattern(id=key, text=text, regex=regex) for key, (text, regex) in wanted.items()])
+    found = analyze(scan(sources, patterns))
+    findings.kinds_read.add("log")
+    findings.ranks.update(found.ranks_seen)
+    findings.observations.extend(_of_signal(s) for s in found.signals)
+    findings.observations.extend(_of_match(m) for m in found.pattern_matches)
+    findings.notes.extend(found.notes)
+    return found
+
+
+def _log_source(artefact: Artefact) -> LogSource:
+    from torchtriage.logs.read import LogSource
+
+    identity = identity_of(artefact.name)
+    rank = identity.rank
+    if rank is None and (found := _TORCHRUN_LOG.search(artefact.name)):
+        rank = int(found[1])
+    return LogSource(name=artefact.name, lines=read_lines(artefact), rank=rank, host=identity.host)
+
+
+def _rank_notes(notes: Sequence[Artefact]) -> dict[int, int]:
+    """Side files that hold one number, the rank of the process whose pid is in the name."""
+    ranks: dict[int, int] = {}
+    for note in notes:
+        pid = identity_of(note.name).pid
+        try:
+            text = (read_line(note, 1) or "").strip()
+        except UnreadableError:
+            continue
+        if pid is not None and text.isascii() and text.isdigit() and len(text) < 8:
+            ranks[pid] = int(text)
+    return ranks
+
+
+def _analyze_flight(outcomes: Sequence[Outcome], findings: Findings) -> None:
+    from torchtriage.flight.analyze import analyze
+    from torchtriage.flight.tool import rank_dumps
+
+    dumps, gaps = rank_dumps(outcomes)
+    found = analyze(dumps)
+    findings.kinds_read.add("flight")
+    findings.observations.extend(_of_signal(s) for s in found.signals)
+    findings.ranks.update(r for g in found.groups for r in g.ranks)
+    findings.losses.extend(dict.fromkeys([*gaps, *found.gaps]))
+
+
+def _analyze_stacks(outcomes: Sequence[Outcome], rank_of_pid: Mapping[int, int], findings: Findings) -> None:
+    from torchtriage.stacks.analyze import analyze
+
+    found = analyze([(o.artefact.name, o.result) for o in outcomes], rank_of_pid)
+    findings.kinds_read.add("stacks")
+    findings.observations.extend(_of_signal(s) for s in found.signals)
+    findings.ranks.update(r.rank for r in found.ranks if r.rank is not None)
+    findings.losses.extend(found.notes)
+
+
+def _analyze_ras(outcomes: Sequence[Outcome], findings: Findings) -> dict[int, int]:
+    from torchtriage.ras.analyze import analyze
+
+    found = analyze([(o.artefact.name, o.result) for o in outcomes])
+    findings.kinds_read.add("ras")
+    findings.observations.extend(_of_signal(s) for s in found.signals)
+    findings.ranks.update(found.rank_of_pid.values())
+    findings.losses.extend(found.notes)
+    return found.rank_of_pid
+
+
+def _analyze_traces(outcomes: Sequence[Outcome], findings: Findings) -> None:
+    from torchtriage.trace.analyze import analyze
+
+    found = analyze([(o.artefact.name, o.result) for o in outcomes])
+    findings.kinds_read.add("trace")
+    findings.observations.extend(_of_signal(s) for s in found.signals)
+    findings.losses.extend(found.notes)
+
+
+def _account_for_the_rest(inputs: Inputs, findings: Findings) -> None:
+    """Say what was not judged: nothing that was given may vanish silently."""
+    for artefact in inputs.artefacts:
+        name = clean_text(artefact.name)
+        if artefact.kind in UNJUDGED:
+            findings.unjudged.setdefault(artefact.kind, []).append(name)
+        elif artefact.kind == "empty":
+            findings.losses.append(f"{name}: empty")
+        elif artefact.kind == "unknown":
+            what = "a pickle that is no dump known here" if artefact.format == "pickle" else "binary data"
+            findings.losses.append(f"{name}: not recognised ({what}); not opened")
+        elif artefact.kind == "text":
+            findings.notes.append(f"{name}: text that is no log; not judged")
+
+
+def _of_signal(signal: Signal) -> Observation:
+    order = signal.facts.get("order", 0)
+    return Observation(
+        name=signal.name,
+        ranks=frozenset(signal.scope.ranks),
+        facts=signal.facts,
+        evidence=tuple(signal.evidence),
+        order=float(order) if isinstance(order, (int, float)) else 0.0,
+        hosts=tuple(signal.scope.hosts),
+        gpus=tuple(signal.scope.gpus),
+        links=tuple(signal.scope.links),
+    )
+
+
+def _of_match(match: PatternMatch) -> Observation:
+    return Observation(
+        name="log.pattern",
+        ranks=frozenset(match.ranks),
+        facts={**match.facts, "count": match.count},
+        evidence=(match.evidence,),
+        pattern=match.pattern_id,
+        order=float(match.order),
+    )

@@ -1,0 +1,80 @@
+"""The verdict as text: the answer in the first line, evidence under it, the next command last."""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING
+
+from torchtriage.artefacts.clean import clean_text
+
+if TYPE_CHECKING:
+    from torchtriage.report import Evidence, NextCheck, Report, Verdict
+
+MAX_QUOTE_CHARS = 150
+
+
+def render(verdict: Verdict) -> str:
+    """Text for a person or an agent; complete in itself, a verdict in some 400 tokens."""
+    head = verdict.status.upper()
+    if verdict.failure_mode:
+        head += f" {verdict.branch}/{verdict.failure_mode} ({verdict.confidence:.2f})"
+    lines = [f"{head}: {verdict.summary}"]
+    if who := _culprits(verdict):
+        lines.append(f"Culprit: {who}")
+    if verdict.cause:
+        lines.append(f"Why: {verdict.cause}")
+    lines += evidence_lines(verdict.evidence)
+    if verdict.ruled_out:
+        lines.append("Not:")
+        lines += [f"  {r.failure_mode}: {r.because}" for r in verdict.ruled_out]
+    rest = [c for c in verdict.candidates if c.failure_mode != verdict.failure_mode]
+    if rest:
+        lines.append("Also possible: " + ", ".join(f"{c.failure_mode} ({c.confidence:.2f})" for c in rest))
+    if verdict.fix:
+        lines.append("Fix:")
+        lines += [f"  {number}. {fix}" for number, fix in enumerate(verdict.fix, start=1)]
+    lines += closing_lines(verdict)
+    return "\n".join(lines)
+
+
+def evidence_lines(evidence: list[Evidence]) -> list[str]:
+    """Quotations with where they stand; the quotes are data from the job and stand in quotation marks."""
+    if not evidence:
+        return []
+    return [
+        "Evidence (quoted from the job):",
+        *(f'  {clean_text(e.artefact)}:{e.where} "{e.quote[:MAX_QUOTE_CHARS]}" [{e.signal}]' for e in evidence),
+    ]
+
+
+def closing_lines(report: Report) -> list[str]:
+    """Gaps, and the next command last."""
+    lines: list[str] = []
+    if report.gaps:
+        lines.append("Missing:")
+        lines += [f"  {gap}" for gap in report.gaps]
+    for check in report.next_checks:
+        lines.append(f"Next: {command(check)}")
+        lines.append(f"      {check.why}")
+    return lines
+
+
+def command(check: NextCheck) -> str:
+    """A check as a command line that can be typed."""
+    words = ["torchtriage", check.tool.replace("_", "-")]
+    for name, value in check.arguments.items():
+        if name in ("paths", "query"):
+            words += [shlex.quote(clean_text(str(v))) for v in (value if isinstance(value, list) else [value])]  # pyright: ignore[reportUnknownVariableType,reportUnknownArgumentType]
+        else:
+            words += [f"--{name.replace('_', '-')}", shlex.quote(clean_text(str(value)))]
+    return " ".join(words)
+
+
+def _culprits(verdict: Verdict) -> str:
+    from torchtriage.verdict.compose import rank_words
+
+    found = verdict.culprits
+    parts = [rank_words(found.ranks)] if found.ranks else []
+    parts += [f"{name} {', '.join(clean_text(v) for v in values)}" for name, values in (
+        ("GPU", found.gpus), ("link", found.links), ("host", found.hosts)) if values]  # fmt: skip
+    return "; ".join(parts)

@@ -1,0 +1,81 @@
+"""The tools ``triage`` and ``explain_symptom``: gather, decide, and say it as a verdict."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from torchtriage.artefacts.inputs import open_inputs
+from torchtriage.errors import BadCallError
+from torchtriage.knowledge.load import load_playbook
+from torchtriage.verdict.compose import compose, compose_symptom
+from torchtriage.verdict.decide import decide
+from torchtriage.verdict.gather import Findings, gather, scan_logs
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from torchtriage.report import Verdict
+
+MAX_TEXT_CHARS = 2_000_000
+
+
+def triage(
+    paths: Sequence[str],
+    *,
+    roots: Sequence[Path] | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Verdict:
+    """Judge what a job left behind.
+
+    Args:
+        paths: files, folders, bundles and archives: logs, flight-recorder dumps, stack dumps, RAS answers, traces.
+        roots: when given, every path must lie inside one of these folders.
+        progress: called with (files done, files in all) while structured files are read.
+
+    Raises:
+        InputNotFoundError, OutsideRootsError: the call names something that cannot be read.
+    """
+    book = load_playbook()
+    with open_inputs(paths, roots) as inputs:
+        findings = gather(inputs, book, progress)
+        decision = decide(book, findings.observations, findings.ranks)
+        return compose("triage", book, decision, findings, list(paths))
+
+
+def explain_symptom(
+    text: str,
+    paths: Sequence[str] | None = None,
+    *,
+    roots: Sequence[Path] | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Verdict:
+    """Judge a pasted error or a description in words, with files beside it if there are any.
+
+    Args:
+        text: what a person would paste: log lines, a traceback, prose; ``config: key=value, ...`` may follow.
+        paths: as for :func:`triage`.
+        roots: as for :func:`triage`.
+        progress: as for :func:`triage`.
+
+    Raises:
+        BadCallError: the text is empty or longer than two million characters.
+        InputNotFoundError, OutsideRootsError: a path cannot be read.
+    """
+    from torchtriage.logs.read import text_source
+
+    if not text.strip():
+        raise BadCallError(
+            "text is empty: pass the error, the last log lines of the rank that failed, or the symptom in words"
+        )
+    if len(text) > MAX_TEXT_CHARS:
+        raise BadCallError(f"text has {len(text)} characters: pass a log of this size as a file in paths")
+    book = load_playbook()
+    if paths:
+        with open_inputs(paths, roots) as inputs:
+            findings = gather(inputs, book, progress)
+    else:
+        findings = Findings()
+    scan_logs([text_source(text)], book, findings)
+    decision = decide(book, findings.observations, findings.ranks)
+    return compose_symptom(text, book, decision, findings, list(paths or ()))
