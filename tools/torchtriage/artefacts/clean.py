@@ -43,14 +43,21 @@ _SECRETS: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----.{0,8192}"), MASK),
     # Authorization headers
     (re.compile(r"(?i)\b(bearer|basic)\s+[A-Za-z0-9._~+/\-]{8,2048}=*"), rf"\1 {MASK}"),
-    # NAME=value, "name": "value", --name value, for names that say what they hold
+    # NAME=value, "name": "value", for names that say what they hold
     (
         re.compile(
-            r"(?i)((?:[A-Za-z0-9_.\-]{0,64}(?:passw(?:or)?d|passwd|passphrase|secret|api[_\-]?key|access[_\-]?key|private[_\-]?key|"
-            r"auth[_\-]?token|access[_\-]?token|refresh[_\-]?token|session[_\-]?token|credential|account[_\-]?key|"
-            r"(?:^|[_\-.\s'\"])token|connection[_\-]?string)[A-Za-z0-9_\-]{0,32})"
-            r"['\"]?\s{0,4}(?:[:=]\s{0,4}|\s(?=['\"]))['\"]?)(?!\[masked\])"
-            r"([^\s'\",;&}\])]{4,4096})"
+            r"(?i)([A-Za-z0-9_.\-]{0,64}(?:passw(?:or)?d|passphrase|secret|api[_\-]?key|access[_\-]?key|private[_\-]?key|"
+            r"auth[_\-]?token|access[_\-]?token|refresh[_\-]?token|session[_\-]?token|credentials?|account[_\-]?key|"
+            r"connection[_\-]?string)(?:_[A-Za-z0-9_\-]{0,32})?"
+            r"['\"]?\s{0,4}[:=]\s{0,4}['\"]?)(?!\[masked\])([^\s'\",;&}\])]{4,4096})"
+        ),
+        rf"\1{MASK}",
+    ),
+    # "token" also counts words in this field: only a whole last word, and never a number, is a secret
+    (
+        re.compile(
+            r"(?i)((?:^|[_\-.\s'\"])token['\"]?\s{0,4}[:=]\s{0,4}['\"]?)(?!\[masked\])(?![\d.,]+(?:[\s'\"}\])]|$))"
+            r"([^\s'\",;&}\])]{8,4096})"
         ),
         rf"\1{MASK}",
     ),

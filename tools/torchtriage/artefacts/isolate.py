@@ -5,6 +5,7 @@ A file that makes its worker die, stall or swell costs that file alone: a fresh 
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import subprocess
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
     from torchtriage.artefacts.inputs import Artefact
 
-WALL_SECONDS_BASE = 8.0
+WALL_SECONDS_BASE = 6.0
 WALL_SECONDS_PER_MB = 4.0
 MAX_FILE_BYTES = 2 << 30
 MAX_ANSWER_CHARS = 256 << 20
@@ -94,7 +95,7 @@ def _serve(jobs: Sequence[Job], share: list[int], finish: Callable[[int, Outcome
     while pending:
         size_limit = max(_uncompressed_limit(jobs[i].artefact) for i in pending)
         worker = subprocess.Popen(  # a fixed argument list: interpreter, our script, our package's folder
-            [sys.executable, "-I", "-S", "-E", str(_WORKER), str(_PACKAGE_ROOT)],
+            [sys.executable, "-I", "-S", str(_WORKER), str(_PACKAGE_ROOT), *_zstandard_folder(jobs)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -125,6 +126,14 @@ def _serve(jobs: Sequence[Job], share: list[int], finish: Callable[[int, Outcome
                     finish(index, Outcome(artefact, error=str(answer["error"])))
         finally:
             _end(worker)
+
+
+def _zstandard_folder(jobs: Sequence[Job]) -> list[str]:
+    """Where the worker finds zstandard, which is not of the standard library; only when a file needs it."""
+    if not any(job.artefact.compression == "zst" for job in jobs):
+        return []
+    found = importlib.util.find_spec("zstandard")
+    return [str(Path(found.origin).parents[1])] if found is not None and found.origin else []
 
 
 def _uncompressed_limit(artefact: Artefact) -> int:

@@ -86,23 +86,27 @@ def _salvage(data: bytes, error: Exception) -> tuple[Any, str]:
 def _fold(stacks: list[list[Any]]) -> Any:
     """Attach open items to the containers they were meant for; an unfinished record inside a list is dropped.
 
-    ``stacks`` holds, per open MARK, what was pushed before the next MARK; the container a MARK belongs to is the last
-    item of the stack before it.
+    ``stacks[k]`` holds what was pushed after the k-th open MARK. The container that a MARK fills is the last item of
+    the stack before it, and that container is itself an item of the list or a value of the dict one further down.
     """
-    for above, below in zip(reversed(stacks), reversed(stacks[:-1]), strict=False):
+    for level in range(len(stacks) - 1, 0, -1):
+        items, below = stacks[level], stacks[level - 1]
         if not below:
             continue
         container: Any = below[-1]
-        unfinished_record = isinstance(container, dict) and len(below) > 1 and not isinstance(below[-2], str)
+        if level == len(stacks) - 1 and isinstance(container, list) and items and items[-1] in ({}, []):
+            items.pop()  # opened, and nothing of it was read yet
         if isinstance(container, list):
-            cast("list[Any]", container).extend(above)
-        elif isinstance(container, dict) and not unfinished_record:
-            keys = above[: len(above) // 2 * 2]
-            for key, value in zip(keys[::2], keys[1::2], strict=True):
+            cast("list[Any]", container).extend(items)
+        elif isinstance(container, dict):
+            inside_list = level > 1 and bool(stacks[level - 2]) and isinstance(stacks[level - 2][-1], list)
+            if inside_list:
+                below.pop()
+                continue
+            whole = items[: len(items) // 2 * 2]
+            for key, value in zip(whole[::2], whole[1::2], strict=True):
                 if isinstance(key, (str, int, bytes)):
                     container[key] = value
-        elif unfinished_record:
-            below.pop()
     bottom: Any = stacks[0][0] if stacks and stacks[0] else None
     return bottom if isinstance(bottom, (dict, list)) and bottom else None  # pyright: ignore[reportUnknownVariableType]
 

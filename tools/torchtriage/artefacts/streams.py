@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
-import io
 import os
 import stat
 import zlib
@@ -12,9 +10,11 @@ from typing import TYPE_CHECKING, BinaryIO, cast
 from torchtriage.errors import UnreadableError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 MAX_HEAD_BYTES = 64 * 1024
+_PIECE_BYTES = 64 * 1024
 _GZIP_MAGIC = b"\x1f\x8b\x08"
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 
@@ -41,32 +41,84 @@ def compression_of(first: bytes) -> str | None:
 
 
 def open_stream(path: Path, compression: str | None) -> BinaryIO:
-    """Open a file as a stream of its uncompressed bytes."""
+    """Open a file as a stream of its uncompressed bytes.
+
+    A compressed stream that is cut or damaged yields all that came before the damage, then raises one of
+    :func:`decompression_errors`. Its ``read`` may return less than was asked for before the end.
+    """
     raw = open_regular(path)
     if compression is None:
         return raw
-    if compression == "gz":
-        return cast("BinaryIO", _GzipStream(raw))
-    import zstandard
-
-    reader = zstandard.ZstdDecompressor(max_window_size=1 << 27).stream_reader(raw, closefd=True)
-    return cast("BinaryIO", io.BufferedReader(cast("io.RawIOBase", reader)))
+    pieces = _gunzip(raw) if compression == "gz" else _unzstd(raw)
+    return cast("BinaryIO", _Pieces(raw, pieces))
 
 
-class _GzipStream(gzip.GzipFile):
-    """A gzip reader that closes the file under it."""
+class _Pieces:
+    """A read-only stream over an iterator of pieces; an error in it is raised only after all data was handed out."""
 
-    def __init__(self, under: BinaryIO) -> None:
-        super().__init__(fileobj=under, mode="rb")
-        self._under = under
+    def __init__(self, raw: BinaryIO, pieces: Iterator[bytes]) -> None:
+        self._raw = raw
+        self._pieces = pieces
+        self._rest = b""
+
+    def read(self, size: int = -1) -> bytes:
+        if size is None or size < 0:  # pyright: ignore[reportUnnecessaryComparison]  # io's own signature allows None
+            return self._read_all()
+        if not self._rest:
+            self._rest = next(self._pieces, b"")
+        piece, self._rest = self._rest[:size], self._rest[size:]
+        return piece
+
+    def _read_all(self) -> bytes:
+        """Everything there is; damage ends it early, as a cut plain file would end early."""
+        chunks = [self._rest]
+        self._rest = b""
+        try:
+            chunks.extend(self._pieces)
+        except decompression_errors():
+            pass
+        return b"".join(chunks)
 
     def close(self) -> None:
-        """Close both."""
-        super().close()
-        self._under.close()
+        self._raw.close()
+
+    def __enter__(self) -> _Pieces:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
 
 
-DECOMPRESSION_ERRORS: tuple[type[Exception], ...] = (EOFError, zlib.error, gzip.BadGzipFile, OSError, ValueError)
+def _gunzip(raw: BinaryIO) -> Iterator[bytes]:
+    """Uncompress gzip members one after another, in pieces of bounded size."""
+    engine = zlib.decompressobj(wbits=31)
+    fed = b""
+    while True:
+        if not fed and not engine.unconsumed_tail:
+            fed = raw.read(_PIECE_BYTES)
+            if not fed:
+                if engine.eof:
+                    return
+                raise EOFError("the gzip stream ends early")
+        if engine.eof:
+            if not fed.lstrip(b"\0"):  # padding after the last member
+                return
+            engine = zlib.decompressobj(wbits=31)
+        piece = engine.decompress(engine.unconsumed_tail or fed, 4 * _PIECE_BYTES)
+        fed = engine.unused_data
+        if piece:
+            yield piece
+
+
+def _unzstd(raw: BinaryIO) -> Iterator[bytes]:
+    import zstandard
+
+    reader = zstandard.ZstdDecompressor(max_window_size=1 << 27).stream_reader(raw, read_across_frames=True)
+    while piece := reader.read(_PIECE_BYTES):
+        yield piece
+
+
+DECOMPRESSION_ERRORS: tuple[type[Exception], ...] = (EOFError, zlib.error, OSError, ValueError)
 
 
 def decompression_errors() -> tuple[type[Exception], ...]:

@@ -1,0 +1,42 @@
+import pytest
+
+from torchtriage.artefacts.identity import identity_of
+
+
+@pytest.mark.parametrize(
+    ("name", "rank"),
+    [
+        ("nccl_trace_rank_5", 5),
+        ("nccl_trace_rank_05.pkl", 5),
+        ("_dump_12", 12),
+        ("comm_lib_trace_rank_3", 3),
+        ("nccl_trace_rank_node01_5", 5),
+        ("host7/nccl_trace_rank_0", 0),
+        ("dumps/rank3/dump", 3),
+        ("noise", None),
+    ],
+)
+def test_the_rank_of_a_flight_recorder_dump_is_read_off_its_name(name: str, rank: int | None) -> None:
+    assert identity_of(name, trailing_number_is_rank=True).rank == rank
+
+
+@pytest.mark.parametrize(
+    ("name", "rank", "pid"),
+    [
+        ("pyspy-pid654.native.txt", None, 654),
+        ("rank-of-pid654", None, 654),
+        ("rank_3/pid77.txt", 3, 77),
+        ("rank07-pid12.json", 7, 12),
+        ("worker_rank=2.log", 2, None),
+        ("rank_1/stderr.log", 1, None),
+        ("frank5.log", None, None),
+        ("torchrun.log", None, None),
+    ],
+)
+def test_rank_and_pid_are_read_off_other_names(name: str, rank: int | None, pid: int | None) -> None:
+    found = identity_of(name)
+    assert (found.rank, found.pid) == (rank, pid)
+
+
+def test_a_host_in_the_name_is_kept() -> None:
+    assert identity_of("nccl_trace_rank_node01_5", trailing_number_is_rank=True).host == "node01"

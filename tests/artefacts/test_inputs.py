@@ -1,0 +1,155 @@
+import gzip
+import io
+import os
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+import zstandard
+
+from torchtriage.artefacts.inputs import open_inputs
+from torchtriage.errors import InputNotFoundError, OutsideRootsError
+
+LOG = b"[rank0] step 0 loss 7.1\n[rank1] step 0 loss 7.1\n"
+
+
+def _folder(tmp_path: Path) -> Path:
+    folder = tmp_path / "run"
+    (folder / "deep").mkdir(parents=True)
+    (folder / "a.log").write_bytes(LOG)
+    (folder / "deep" / "b.log").write_bytes(LOG)
+    return folder
+
+
+def _tar(path: Path, mode: str, members: dict[str, bytes]) -> Path:
+    with tarfile.open(path, mode) as tar:  # type: ignore[call-overload]
+        for name, content in members.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            tar.addfile(info, io.BytesIO(content))
+    return path
+
+
+def test_names_are_relative_to_the_one_folder_that_was_given(tmp_path: Path) -> None:
+    with open_inputs([str(_folder(tmp_path))]) as inputs:
+        assert [(a.name, a.kind) for a in inputs.artefacts] == [("a.log", "log"), ("deep/b.log", "log")]
+
+
+def test_a_single_file_keeps_the_name_it_was_given_by(tmp_path: Path) -> None:
+    path = str(_folder(tmp_path) / "a.log")
+    with open_inputs([path]) as inputs:
+        assert [a.name for a in inputs.artefacts] == [path]
+
+
+def test_several_folders_keep_their_names_apart(tmp_path: Path) -> None:
+    folder = _folder(tmp_path)
+    with open_inputs([str(folder), str(folder / "deep")]) as inputs:
+        assert {a.name for a in inputs.artefacts} == {f"{folder}/a.log", f"{folder}/deep/b.log"}
+
+
+@pytest.mark.parametrize("ending", ["tar", "tar.gz", "tgz", "tar.zst", "zip"])
+def test_archives_are_read_whatever_they_are_called(tmp_path: Path, ending: str) -> None:
+    path = tmp_path / "no-ending"
+    if ending == "zip":
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.writestr("run/a.log", LOG)
+    elif ending == "tar.zst":
+        plain = _tar(tmp_path / "plain.tar", "w", {"run/a.log": LOG})
+        path.write_bytes(zstandard.compress(plain.read_bytes()))
+    else:
+        _tar(path, "w" if ending == "tar" else "w:gz", {"run/a.log": LOG})
+    with open_inputs([str(path)]) as inputs:
+        assert [(a.name, a.kind) for a in inputs.artefacts] == [("run/a.log", "log")]
+        private = inputs.private_folder()
+        assert private.stat().st_mode & 0o777 == 0o700
+    assert not private.exists()
+
+
+@pytest.mark.parametrize("compress", [gzip.compress, zstandard.compress])
+def test_compressed_files_are_read_through(tmp_path: Path, compress: object) -> None:
+    path = tmp_path / "rank0.log.gz"
+    path.write_bytes(compress(LOG))  # type: ignore[operator]
+    with open_inputs([str(path)]) as inputs:
+        assert [a.kind for a in inputs.artefacts] == ["log"]
+
+
+def test_no_name_in_an_archive_becomes_a_path(tmp_path: Path) -> None:
+    target = tmp_path / "escaped"
+    path = _tar(tmp_path / "evil.tar", "w", {"../../../../../../../../" + str(target)[1:]: LOG, str(target): LOG})
+    with open_inputs([str(path)]) as inputs:
+        assert len(inputs.artefacts) == 2
+        assert all(".." not in a.name and inputs.private_folder() in a.path.parents for a in inputs.artefacts)
+    assert not target.exists()
+
+
+def test_links_and_devices_in_an_archive_are_left_out_and_counted(tmp_path: Path) -> None:
+    path = tmp_path / "links.tar"
+    with tarfile.open(path, "w") as tar:
+        link = tarfile.TarInfo("passwd.log")
+        link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
+        tar.addfile(link)
+        device = tarfile.TarInfo("null")
+        device.type = tarfile.CHRTYPE
+        tar.addfile(device)
+    with open_inputs([str(path)]) as inputs:
+        assert inputs.artefacts == []
+        assert any("2 link(s) or special file(s)" in gap for gap in inputs.gaps)
+
+
+def test_a_cut_archive_yields_what_came_before_the_cut(tmp_path: Path) -> None:
+    whole = _tar(
+        tmp_path / "whole.tar.gz", "w:gz", {f"{i}.log": LOG + os.urandom(4000) for i in range(20)}
+    ).read_bytes()
+    path = tmp_path / "cut.tar.gz"
+    path.write_bytes(whole[: len(whole) // 2])
+    with open_inputs([str(path)]) as inputs:
+        assert inputs.artefacts
+        assert any("damaged" in gap for gap in inputs.gaps)
+
+
+def test_links_and_pipes_in_a_folder_are_not_followed(tmp_path: Path) -> None:
+    folder = _folder(tmp_path)
+    (folder / "link.log").symlink_to("/etc/passwd")
+    (folder / "loop").symlink_to(folder)
+    os.mkfifo(folder / "pipe")
+    with open_inputs([str(folder)]) as inputs:
+        assert [a.name for a in inputs.artefacts] == ["a.log", "deep/b.log"]
+        assert any("3 link(s) or special file(s)" in gap for gap in inputs.gaps)
+
+
+def test_a_pipe_that_is_named_does_not_block(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with open_inputs([str(tmp_path / "pipe")]) as inputs:
+        assert inputs.artefacts == []
+        assert any("not a regular file" in gap for gap in inputs.gaps)
+
+
+@pytest.mark.parametrize("path", ["nowhere", "", "nul\x00byte", "a" * 5000])
+def test_a_path_that_does_not_exist_is_an_error_that_names_it(path: str) -> None:
+    with pytest.raises(InputNotFoundError, match=r"no such file or folder|not a path"):
+        open_inputs([path] if path else ["/nowhere/at/all"])
+
+
+def test_no_path_at_all_says_what_to_pass() -> None:
+    with pytest.raises(InputNotFoundError, match="pass a folder"):
+        open_inputs([])
+
+
+def test_roots_confine_paths_also_through_links(tmp_path: Path) -> None:
+    folder = _folder(tmp_path)
+    outside = tmp_path / "outside.log"
+    outside.write_bytes(LOG)
+    (folder / "way-out").symlink_to(outside)
+    with open_inputs([str(folder / "a.log")], roots=[folder]) as inputs:
+        assert len(inputs.artefacts) == 1
+    for path in (outside, folder / "way-out", folder / ".." / "outside.log", tmp_path / "not-there"):
+        with pytest.raises(OutsideRootsError):
+            open_inputs([str(path)], roots=[folder])
+
+
+def test_ranks_are_listed_in_numeric_order(tmp_path: Path) -> None:
+    for rank in (10, 9, 2):
+        (tmp_path / f"rank_{rank}.log").write_bytes(LOG)
+    with open_inputs([str(tmp_path)]) as inputs:
+        assert [a.name for a in inputs.artefacts] == ["rank_2.log", "rank_9.log", "rank_10.log"]
