@@ -29,6 +29,8 @@ def test_the_rank_of_a_flight_recorder_dump_is_read_off_its_name(name: str, rank
         ("rank07-pid12.json", 7, 12),
         ("worker_rank=2.log", 2, None),
         ("rank_1/stderr.log", 1, None),
+        ("rank0.txt", 0, None),
+        ("rank_0-pid3.txt", 0, 3),
         ("frank5.log", None, None),
         ("torchrun.log", None, None),
     ],

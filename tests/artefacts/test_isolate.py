@@ -32,7 +32,7 @@ HOSTILE = {
     "asks for bytes of 1 EB": b"\x80\x04X\x09\x00\x00\x00pg_config\x8e" + (1 << 60).to_bytes(8, "little") + b".",
     "is nested a million deep": b"\x80\x02}X\x09\x00\x00\x00pg_config" + b"]" * 1_000_000 + b"a" * 999_999 + b"s.",
     "is a hash that never ends": _hash_bomb(),
-    "holds an integer of a million digits": HEAD + b"\x8b" + (1_000_000).to_bytes(4, "little") + b"\x01" * 1_000_000 + b"u.",
+    "holds a huge integer": HEAD + b"\x8b" + (1_000_000).to_bytes(4, "little") + b"\x01" * 1_000_000 + b"u.",
 }  # fmt: skip
 
 
@@ -65,7 +65,7 @@ def test_an_error_says_what_was_refused_and_that_nothing_ran(tmp_path: Path) -> 
 
 
 def test_a_worker_can_write_no_file(tmp_path: Path) -> None:
-    # The limit on file size is what keeps even a broken reader from writing; a view of a good file still works under it.
+    # The limit on file size keeps even a broken reader from writing; a view of a good file works under it.
     artefact = _artefact(tmp_path / "good", GOOD)
     assert read_isolated("view", []) == []
     assert view_value(artefact, "/version") == '"2.10"'

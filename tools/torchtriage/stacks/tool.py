@@ -1,0 +1,220 @@
+"""``dump_stacks``: what each rank of a job is doing, from dumps that py-spy, faulthandler or pystack wrote."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from torchtriage.artefacts.clean import clean_text
+from torchtriage.artefacts.identity import identity_of
+from torchtriage.artefacts.inputs import Artefact, Inputs, open_inputs
+from torchtriage.artefacts.isolate import read_isolated
+from torchtriage.artefacts.text import read_lines
+from torchtriage.errors import BadCallError, UnreadableError
+from torchtriage.report import Culprits, NextCheck, StacksReport
+from torchtriage.stacks.analyze import StackFindings, analyze
+from torchtriage.stacks.classify import WAITING
+from torchtriage.stacks.refusals import refusal_in
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+_RECORD_FIRST = (
+    "pass recorded dumps: run `py-spy dump --native --pid PID > stacks/pyspy-pidPID.native.txt` for each rank's "
+    "process, then give the folder"
+)
+
+
+def dump_stacks(
+    paths: Sequence[str] | None = None,
+    *,
+    pids: Sequence[int] | None = None,
+    job: str | None = None,
+    native: bool = False,
+    output_dir: str | None = None,
+    roots: Sequence[Path] | None = None,
+) -> StacksReport:
+    """Say what each rank's main thread is doing and which rank is not waiting for the others.
+
+    Args:
+        paths: files, folders or archives with recorded stack dumps (and ``rank-of-pid<P>`` notes).
+        pids, job, native, output_dir: for dumping live processes.
+        roots: when given, only paths inside these folders are opened.
+
+    Raises:
+        BadCallError: no ``paths``.
+        InputNotFoundError, OutsideRootsError: a path cannot be opened.
+    """
+    if not paths:
+        asked = pids or job or native or output_dir
+        raise BadCallError(f"{'live processes are not dumped by this call' if asked else 'no paths'}: {_RECORD_FIRST}")
+    with open_inputs(paths, roots) as inputs:
+        dumps, rank_of_pid, gaps = read_dumps(inputs)
+        gaps = [*inputs.gaps, *gaps]
+    findings = analyze(dumps, rank_of_pid)
+    return _report(findings, gaps, list(paths))
+
+
+def read_dumps(inputs: Inputs) -> tuple[list[tuple[str, dict[str, Any]]], dict[int, int], list[str]]:
+    """Read all stack dumps and rank notes among the inputs: dumps by name, the rank of each pid, and gaps."""
+    gaps: list[str] = []
+    dumps: list[tuple[str, dict[str, Any]]] = []
+    readable = [artefact for artefact in inputs.of("stack_dump") if artefact.format in ("json", "text")]
+    for outcome in read_isolated("stacks", readable):
+        shown = clean_text(outcome.artefact.name)
+        if outcome.error is not None:
+            gaps.append(f"{shown}: {clean_text(outcome.error)}")
+            continue
+        gaps.extend(f"{shown}: {clean_text(note)}" for note in outcome.result["notes"])
+        dumps.append((outcome.artefact.name, outcome.result))
+    gaps.extend(
+        f"{clean_text(artefact.name)}: holds an error instead of a stack: {refusal}"
+        for artefact in inputs.artefacts
+        if (refusal := refusal_in(artefact)) is not None
+    )
+    rank_of_pid, conflicts = _ranks_of_pids(inputs.of("rank_note"))
+    gaps.extend(conflicts)
+    return dumps, rank_of_pid, gaps
+
+
+def _ranks_of_pids(notes: Sequence[Artefact]) -> tuple[dict[int, int], list[str]]:
+    """The ranks that notes record; a pid with two ranks (one on each of two hosts) is left to the dumps' names."""
+    ranks: dict[int, set[int]] = {}
+    for artefact in notes:
+        pid = identity_of(artefact.name).pid
+        if pid is None:
+            continue
+        try:
+            text = next(iter(read_lines(artefact)), "").strip()
+        except UnreadableError:
+            continue
+        if text.isascii() and text.isdigit() and len(text) <= 7:
+            ranks.setdefault(pid, set()).add(int(text))
+    gaps = [
+        f"pid {pid} is recorded with {len(found)} different ranks; its rank was taken from the names of its dumps"
+        for pid, found in ranks.items()
+        if len(found) > 1
+    ]
+    return {pid: next(iter(found)) for pid, found in ranks.items() if len(found) == 1}, gaps
+
+
+def _report(findings: StackFindings, gaps: list[str], paths: list[str]) -> StacksReport:
+    gaps = [*gaps, *findings.notes]
+    if not findings.ranks:
+        if not gaps:
+            gaps.append("no stack dump was found in what was given")
+        return StacksReport(
+            tool="dump_stacks", status="inconclusive", summary=f"no stack could be read: {_RECORD_FIRST}", gaps=gaps
+        )
+    evidence = [each for signal in findings.signals for each in signal.evidence]
+    return StacksReport(
+        tool="dump_stacks",
+        status="fault" if findings.culprit_ranks else "inconclusive",
+        summary=_summary(findings),
+        gaps=gaps,
+        next_checks=_next_checks(findings, paths),
+        ranks=findings.ranks,
+        groups=findings.groups,
+        culprits=Culprits(ranks=findings.culprit_ranks),
+        evidence=evidence,
+    )
+
+
+def _summary(findings: StackFindings) -> str:
+    ranks = findings.ranks
+    if findings.culprit_ranks:
+        first = next(each for each in ranks if each.rank in findings.culprit_ranks)
+        others = sum(each.state in WAITING for each in ranks)
+        n = len(findings.culprit_ranks)
+        who = f"rank{'s' if n > 1 else ''} {rank_ranges(findings.culprit_ranks)} {'are' if n > 1 else 'is'}"
+        return (
+            f"{who} not waiting for the others: {first.state} at {first.where}, "
+            f"while {others} rank(s) wait for the device or in a collective"
+        )
+    if len(ranks) == 1:
+        only = ranks[0]
+        name = f"rank {only.rank}" if only.rank is not None else f"process {only.pid}"
+        return (
+            f"{name} is {only.state} at {only.where}; one process alone cannot show which rank is missing: "
+            "dump its peers"
+        )
+    if all(each.state in WAITING for each in ranks):
+        different = next((s for s in findings.signals if s.name == "stacks.different_place"), None)
+        if different is not None:
+            return (
+                f"all {len(ranks)} ranks wait, but not at one place: {different.facts['where']} against "
+                f"{different.facts['majority_where']}; compare their flight-recorder dumps"
+            )
+        return (
+            f"all {len(ranks)} ranks wait for the device or in a collective, at {ranks[0].where}: stacks cannot tell "
+            "which one is missing; look at the flight recorder"
+        )
+    states = sorted({each.state for each in ranks})
+    return f"{len(ranks)} processes, states {', '.join(states)}: no single rank stands out in this sample"
+
+
+def _next_checks(findings: StackFindings, paths: list[str]) -> list[NextCheck]:
+    states = {each.state for each in findings.ranks}
+    checks: list[NextCheck] = []
+    if states & WAITING and not findings.culprit_ranks:
+        checks.append(
+            NextCheck(
+                tool="analyze_flight_recorder",
+                arguments={"paths": paths},
+                why="it shows which rank's sequence of collectives lacks the one that the others wait in",
+            )
+        )
+    unsure = [
+        signal
+        for signal in findings.signals
+        if signal.facts.get("certain") is False and signal.name in ("stacks.python_running", "stacks.waiting_on_gpu")
+    ]
+    if unsure:
+        checks.append(
+            NextCheck(
+                tool="dump_stacks",
+                arguments={"native": True},
+                why="native frames tell a wait for the device from running Python code",
+            )
+        )
+    return checks
+
+
+def render(report: StacksReport) -> str:
+    """The report as compact text: verdict, one line per group of ranks, gaps, next check."""
+    lines = [f"{report.status}: {report.summary}"]
+    state_of = {each.rank: each.state for each in report.ranks if each.rank is not None}
+    for group in report.groups[:8]:
+        state = state_of.get(group.ranks[0], "unreadable") if group.ranks else "unreadable"
+        where = " < ".join(_brief(group.frames)) or "no frames"
+        lines.append(f"  rank {rank_ranges(group.ranks)}: {state}  {where}")
+    if len(report.groups) > 8:
+        lines.append(f"  and {len(report.groups) - 8} more places")
+    lines += [f"  pid {each.pid}: {each.state}  {each.where}" for each in report.ranks if each.rank is None][:8]
+    lines += [f"  {each.artefact}:{each.where}  {each.quote[:100]}" for each in report.evidence[:3]]
+    lines += [f"gap: {gap}" for gap in report.gaps[:4]]
+    if len(report.gaps) > 4:
+        lines.append(f"gap: and {len(report.gaps) - 4} more")
+    lines += [f"next: {check.tool}: {check.why}" for check in report.next_checks[:2]]
+    return "\n".join(clean_text(line, 320) for line in lines[:1]) + "".join(
+        f"\n{'  ' if line.startswith('  ') else ''}{clean_text(line, 240)}" for line in lines[1:]
+    )
+
+
+def _brief(frames: list[str]) -> list[str]:
+    if len(frames) <= 2:
+        return frames
+    return [frames[0], frames[-1]]
+
+
+def rank_ranges(ranks: Sequence[int]) -> str:
+    """Ranks as people write them: ``0-3,7``."""
+    parts: list[str] = []
+    ordered = sorted(set(ranks))
+    start = 0
+    for index in range(1, len(ordered) + 1):
+        if index == len(ordered) or ordered[index] != ordered[index - 1] + 1:
+            first, last = ordered[start], ordered[index - 1]
+            parts.append(str(first) if first == last else f"{first}-{last}")
+            start = index
+    return ",".join(parts)
