@@ -24,7 +24,10 @@ def test_a_quoted_line_is_found_again_after_cleaning(tmp_path: Path) -> None:
     assert check_evidence(evidence, [str(tmp_path)])
 
 
-@pytest.mark.parametrize("change", [{"where": "3"}, {"where": "99"}, {"quote": "[rank1] ERRORS"}, {"artefact": "other.log"}, {"quote": ""}])  # fmt: skip
+@pytest.mark.parametrize(
+    "change",
+    [{"where": "3"}, {"where": "99"}, {"quote": "[rank1] ERRORS"}, {"artefact": "other.log"}, {"quote": ""}],
+)
 def test_a_quote_that_is_not_there_is_refused(tmp_path: Path, change: dict[str, str]) -> None:
     (tmp_path / "run.log").write_text("first step 0\n[rank1] ERROR\nlast\n", encoding="utf-8")
     good = quote_line("run.log", 2, "[rank1] ERROR", "log.pattern")

@@ -35,6 +35,7 @@ UNJUDGED = {
     "kernel_log": "kernel log",
     "config": "configuration",
 }
+NOT_JUDGED = "could not be judged"
 # torchrun --log-dir writes <attempt>/<local rank>/stderr.log
 _TORCHRUN_LOG = re.compile(r"(?:^|/)(\d{1,5})/std(?:out|err)\.log$")
 
@@ -107,14 +108,14 @@ def gather(inputs: Inputs, book: Playbook, progress: Callable[[int, int], None] 
             findings.losses.append(f"{clean_text(outcome.artefact.name)}: {clean_text(outcome.error)}")
         else:
             by_task.setdefault(job.task, []).append(outcome)
-    if "ras" in by_task:
-        rank_of_pid.update(_analyze_ras(by_task["ras"], findings))
-    if "flight" in by_task:
-        _analyze_flight(by_task["flight"], findings)
-    if "stacks" in by_task:
-        _analyze_stacks(by_task["stacks"], rank_of_pid, findings)
-    if "trace" in by_task:
-        _analyze_traces(by_task["trace"], findings)
+    for task, analyzer in _ANALYZERS.items():
+        if task not in by_task:
+            continue
+        try:
+            analyzer(by_task[task], rank_of_pid, findings)
+        except Exception as error:  # a fault of ours in one room must not cost the verdict on the others
+            names = ", ".join(clean_text(o.artefact.name) for o in by_task[task][:3])
+            findings.losses.append(f"{names}: {NOT_JUDGED} ({type(error).__name__}: {clean_text(str(error), 80)})")
     _account_for_the_rest(inputs, findings)
     return findings
 
@@ -159,46 +160,53 @@ def _rank_notes(notes: Sequence[Artefact]) -> dict[int, int]:
     return ranks
 
 
-def _analyze_flight(outcomes: Sequence[Outcome], findings: Findings) -> None:
+def _analyze_flight(outcomes: Sequence[Outcome], rank_of_pid: dict[int, int], findings: Findings) -> None:
     from torchtriage.flight.analyze import analyze
     from torchtriage.flight.tool import rank_dumps
 
-    dumps, gaps = rank_dumps(outcomes)
-    found = analyze(dumps)
+    del rank_of_pid
+    found = analyze(rank_dumps(outcomes))
     findings.kinds_read.add("flight")
     findings.observations.extend(_of_signal(s) for s in found.signals)
     findings.ranks.update(r for g in found.groups for r in g.ranks)
-    findings.losses.extend(dict.fromkeys([*gaps, *found.gaps]))
+    findings.losses.extend(found.gaps)
 
 
-def _analyze_stacks(outcomes: Sequence[Outcome], rank_of_pid: Mapping[int, int], findings: Findings) -> None:
+def _analyze_stacks(outcomes: Sequence[Outcome], rank_of_pid: dict[int, int], findings: Findings) -> None:
     from torchtriage.stacks.analyze import analyze
 
     found = analyze([(o.artefact.name, o.result) for o in outcomes], rank_of_pid)
     findings.kinds_read.add("stacks")
     findings.observations.extend(_of_signal(s) for s in found.signals)
     findings.ranks.update(r.rank for r in found.ranks if r.rank is not None)
-    findings.losses.extend(found.notes)
+    findings.notes.extend(found.notes)
 
 
-def _analyze_ras(outcomes: Sequence[Outcome], findings: Findings) -> dict[int, int]:
+def _analyze_ras(outcomes: Sequence[Outcome], rank_of_pid: dict[int, int], findings: Findings) -> None:
+    """Also learns which process is which rank, for the stacks."""
     from torchtriage.ras.analyze import analyze
 
     found = analyze([(o.artefact.name, o.result) for o in outcomes])
     findings.kinds_read.add("ras")
     findings.observations.extend(_of_signal(s) for s in found.signals)
     findings.ranks.update(found.rank_of_pid.values())
-    findings.losses.extend(found.notes)
-    return found.rank_of_pid
+    findings.notes.extend(found.notes)
+    for pid, rank in found.rank_of_pid.items():
+        rank_of_pid.setdefault(pid, rank)
 
 
-def _analyze_traces(outcomes: Sequence[Outcome], findings: Findings) -> None:
+def _analyze_traces(outcomes: Sequence[Outcome], rank_of_pid: dict[int, int], findings: Findings) -> None:
     from torchtriage.trace.analyze import analyze
 
+    del rank_of_pid
     found = analyze([(o.artefact.name, o.result) for o in outcomes])
     findings.kinds_read.add("trace")
     findings.observations.extend(_of_signal(s) for s in found.signals)
     findings.losses.extend(found.notes)
+
+
+# In this order: RAS answers tell ranks to the stacks.
+_ANALYZERS = {"ras": _analyze_ras, "flight": _analyze_flight, "stacks": _analyze_stacks, "trace": _analyze_traces}
 
 
 def _account_for_the_rest(inputs: Inputs, findings: Findings) -> None:

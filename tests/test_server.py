@@ -1,0 +1,145 @@
+"""The MCP door, in both protocol eras, in this process; test_server_process.py spawns it."""
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import jsonschema
+import pytest
+from mcp import Client
+from mcp.shared.exceptions import MCPError
+from mcp.types import ResourceTemplateReference
+
+import torchtriage
+from torchtriage.errors import BadCallError
+from torchtriage.server import build_server, serve
+
+TOOLS = ["triage", "explain_symptom", "analyze_flight_recorder", "dump_stacks", "playbook"]
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture(params=["auto", "legacy"])
+async def client(request: pytest.FixtureRequest, cases: Path) -> AsyncIterator[Client]:
+    async with Client(build_server([str(cases)]), mode=request.param) as connected:
+        yield connected
+
+
+async def test_every_tool_is_listed_described_and_annotated(client: Client) -> None:
+    tools = (await client.list_tools()).tools
+    assert [t.name for t in tools] == TOOLS
+    for tool in tools:
+        assert tool.title
+        assert 0 < len(tool.description or "") < 1000
+        assert "    " not in (tool.description or "")
+        assert tool.annotations
+        assert tool.annotations.read_only_hint is True
+        assert tool.annotations.destructive_hint is False
+        assert tool.input_schema["additionalProperties"] is False
+        assert tool.output_schema
+        assert '"title":' not in json.dumps(tool.input_schema)
+
+
+async def test_triage_gives_text_that_is_complete_and_a_valid_report(client: Client, cases: Path) -> None:
+    result = await client.call_tool("triage", {"paths": [str(cases / "case-001" / "inputs")]})
+    assert result.is_error is False
+    report = torchtriage.triage([str(cases / "case-001" / "inputs")])
+    assert result.structured_content == report.model_dump(mode="json")
+    text = result.content[0].text
+    assert text.startswith("DIAGNOSED hang/collective-skipped-on-one-rank")
+    assert "rank 1" in text
+    assert len(text) < 600 * 4
+    link = result.content[1]
+    assert (link.type, str(link.uri)) == ("resource_link", "triage://playbook/collective-skipped-on-one-rank")
+    assert link.description
+
+
+async def test_every_tool_answers_with_what_its_schema_promises(client: Client, cases: Path) -> None:
+    folder = str(cases / "case-006" / "inputs")
+    calls = {
+        "triage": {"paths": [folder]},
+        "explain_symptom": {"text": "NCCL WARN Duplicate GPU detected : rank 0 and rank 1 both on CUDA device 60"},
+        "analyze_flight_recorder": {"paths": [folder], "check_env": True},
+        "dump_stacks": {"paths": [folder]},
+        "playbook": {"query": "uneven-batches-per-rank"},
+    }
+    schemas = {t.name: t.output_schema for t in (await client.list_tools()).tools}
+    assert list(calls) == TOOLS
+    for name, arguments in calls.items():
+        result = await client.call_tool(name, arguments)
+        assert result.is_error is False, result.content
+        jsonschema.validate(result.structured_content, schemas[name] or {})
+        assert result.content[0].text.strip()
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments", "words"),
+    [
+        ("triage", {"paths": ["/etc/passwd"]}, "outside the folders"),
+        ("triage", {"paths": []}, "no path was given"),
+        ("triage", {"path": ["/x"]}, "paths"),
+        ("explain_symptom", {"text": "  "}, "text is empty"),
+        ("playbook", {"qery": "x"}, "qery"),
+        ("dump_stacks", {"paths": ["../../../../etc"]}, "outside the folders"),
+    ],
+)
+async def test_a_wrong_call_is_a_tool_error_that_says_what_to_do(
+    client: Client, tool: str, arguments: dict[str, object], words: str
+) -> None:
+    result = await client.call_tool(tool, arguments)
+    assert result.is_error is True
+    assert words in result.content[0].text
+    assert "Traceback" not in result.content[0].text
+
+
+async def test_every_resource_can_be_read(client: Client) -> None:
+    listed = [str(r.uri) for r in (await client.list_resources()).resources]
+    assert listed == ["triage://decision-tree", "triage://playbook", "triage://schema/verdict"]
+    for uri in [*listed, "triage://playbook/uneven-batches-per-rank"]:
+        (content,) = (await client.read_resource(uri)).contents
+        assert content.text.strip()
+    schema = json.loads((await client.read_resource("triage://schema/verdict")).contents[0].text)
+    jsonschema.Draft202012Validator.check_schema(schema)
+    templates = [t.uri_template for t in (await client.list_resource_templates()).resource_templates]
+    assert templates == ["triage://playbook/{failure_mode}"]
+
+
+@pytest.mark.parametrize("name", ["no-such-mode", "..%2F..%2Fetc%2Fpasswd"])
+async def test_an_entry_that_does_not_exist_is_an_error(client: Client, name: str) -> None:
+    with pytest.raises(MCPError):
+        await client.read_resource(f"triage://playbook/{name}")
+
+
+async def test_the_prompt_starts_a_triage(client: Client) -> None:
+    (prompt,) = (await client.list_prompts()).prompts
+    assert prompt.description
+    result = await client.get_prompt("triage_job", {"path": "/workspace/run-17", "symptom": "hangs at step 40"})
+    assert "/workspace/run-17" in result.messages[0].content.text
+    assert "hangs at step 40" in result.messages[0].content.text
+
+
+async def test_names_of_entries_are_completed(client: Client) -> None:
+    reference = ResourceTemplateReference(type="ref/resource", uri="triage://playbook/{failure_mode}")
+    result = await client.complete(reference, {"name": "failure_mode", "value": "uneven"})
+    assert result.completion.values == ["uneven-batches-per-rank"]
+
+
+async def test_progress_is_reported(client: Client, cases: Path) -> None:
+    seen: list[float] = []
+
+    async def note(progress: float, total: float | None, message: str | None) -> None:
+        seen.append(progress)
+
+    await client.call_tool("triage", {"paths": [str(cases / "case-002" / "inputs")]}, progress_callback=note)
+    assert seen == sorted(seen)
+    assert seen
+
+
+def test_a_root_must_be_a_folder(tmp_path: Path) -> None:
+    with pytest.raises(BadCallError, match="not a folder"):
+        build_server([str(tmp_path / "nowhere")])
+
+
+def test_http_needs_roots() -> None:
+    with pytest.raises(BadCallError, match="--root"):
+        serve(http=True)

@@ -1,0 +1,201 @@
+"""Judge the dumps of all ranks together: what diverges first, on which ranks, and what merely follows from it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from torchtriage.artefacts.clean import clean_text
+from torchtriage.flight.align import find_departures, n_compared
+from torchtriage.flight.findings import (
+    Finding,
+    from_deadlock,
+    from_departure,
+    from_joined,
+    from_lag,
+    from_missing,
+    from_p2p,
+)
+from torchtriage.flight.job import Job, build_job
+from torchtriage.flight.ops import ROOTED
+from torchtriage.flight.order import crossed_orders, deadlock_of
+from torchtriage.flight.p2p import mismatched_pairs
+from torchtriage.flight.quotes import quote_call
+from torchtriage.flight.waits import Lag, Standing, blamed, joined_by_all, lags_of, standings, wait_graph
+from torchtriage.report import Divergence, FlightGroup, Scope, Signal
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torchtriage.flight.model import Group, RankDump, Vocabulary
+    from torchtriage.report import Evidence
+
+MAX_FINDINGS = 48
+MAX_GROUPS_LISTED = 1024
+IN_STEP = "flight.in_step"
+_CONSERVED_FROM = (2, 4)  # all_to_all sizes are recorded rightly from schema 2.4 on (fr_trace, torch 2.13)
+
+
+@dataclass
+class FlightFindings:
+    """What the dumps of one job show together."""
+
+    groups: list[FlightGroup] = field(default_factory=list[FlightGroup])
+    divergences: list[Divergence] = field(default_factory=list[Divergence])
+    culprit_ranks: list[int] = field(default_factory=list[int])
+    signals: list[Signal] = field(default_factory=list[Signal])
+    gaps: list[str] = field(default_factory=list[str])
+
+
+def analyze(dumps: Sequence[RankDump]) -> FlightFindings:
+    """Compare dumps of the ranks of one job; the order in which they are given does not matter.
+
+    Divergences come first mover first: content that does not fit together, then ranks that others wait for, then what
+    follows from those, then what is merely missing.
+    """
+    job = build_job(sorted(dumps, key=lambda d: d.artefact))
+    found = FlightFindings(gaps=job.gaps)
+    found.groups = [
+        FlightGroup(name=clean_text(g.name, 120), desc=clean_text(g.desc, 120), ranks=list(g.ranks))
+        for g in job.groups[:MAX_GROUPS_LISTED]
+    ]
+    if len(job.groups) > MAX_GROUPS_LISTED:
+        found.gaps.append(f"{len(job.groups)} process groups: only {MAX_GROUPS_LISTED} are listed, all were judged")
+    if not job.dumps:
+        return found
+    findings = _findings(job)
+    if len(findings) > MAX_FINDINGS:
+        found.gaps.append(f"{len(findings)} divergences: only the first {MAX_FINDINGS} are listed")
+        findings = findings[:MAX_FINDINGS]
+    found.divergences = [finding.divergence() for finding in findings]
+    found.signals = [finding.signal() for finding in findings]
+    found.culprit_ranks = _culprits(findings)
+    if not findings and (signal := _in_step(job)) is not None:
+        found.signals.append(signal)
+    return found
+
+
+def _findings(job: Job) -> list[Finding]:
+    shared = [group for group in job.groups if len(group.ranks) > 1]
+    at = [standings(group) for group in shared]
+    departures: list[Finding] = []
+    diverged: set[int] = set()
+    for number, group in enumerate(shared):
+        for departure in find_departures(group, job.vocabulary, _sizes_are_right(group)):
+            departures.append(from_departure(departure, group, job.vocabulary))
+            diverged.add(number)
+    departures.extend(from_p2p(pair, group) for group in shared for pair in mismatched_pairs(group))
+    waits = wait_graph(zip(shared, at, strict=True))
+    ends, cycles = blamed(waits)
+    deadlocks = [d for d in (deadlock_of(cycle, shared) for cycle in cycles) if d is not None]
+    tied = {rank for deadlock in deadlocks for rank in deadlock.cycle}
+    roots, followers = _lags(shared, at, diverged, set(waits), ends, tied, job.vocabulary)
+    lags = [from_lag(lag, job.vocabulary, root=True) for lag in roots]
+    explained = [from_lag(lag, job.vocabulary, root=False) for lag in followers]
+    cycles_found = [from_deadlock(deadlock, job.vocabulary) for deadlock in deadlocks]
+    joined: list[Finding] = []
+    if not (departures or lags or cycles_found):
+        stuck = {i: seq for i, g in enumerate(shared) if (seq := joined_by_all(at[i], len(g.ranks))) is not None}
+        crossed = crossed_orders(shared, dict(enumerate(at)), stuck) if len(stuck) > 1 else None
+        if crossed is not None:
+            cycles_found.append(from_deadlock(crossed, job.vocabulary))
+        joined = [from_joined(shared[i], seq, job.vocabulary) for i, seq in stuck.items()]
+    live = [d for d in departures if d.facts["unfinished"]]
+    done = [d for d in departures if not d.facts["unfinished"]]
+    parts = [[*live, *cycles_found], lags, done, explained, joined]
+    return [f for part in parts for f in sorted(part, key=Finding.order)] + _missing(shared, at, job.vocabulary)
+
+
+def _lags(
+    groups: Sequence[Group],
+    at: Sequence[dict[int, Standing]],
+    diverged: set[int],
+    waits: set[int],
+    ends: set[int],
+    tied: set[int],
+    vocabulary: Vocabulary,
+) -> tuple[list[Lag], list[Lag]]:
+    """(lags of ranks that wait for nobody, lags that those explain); ranks in a deadlock are told there."""
+    roots: list[Lag] = []
+    followers: list[Lag] = []
+    for number, group in enumerate(groups):
+        if number in diverged:
+            continue
+        for lag in lags_of(group, at[number]):
+            own = [rank for rank in lag.ranks if rank not in tied]
+            blameless = [] if _proves_itself(lag, vocabulary) else [rank for rank in own if rank in waits - ends]
+            guilty = [rank for rank in own if rank not in blameless]
+            if guilty:
+                lag.ranks, lag.explained = guilty, blameless
+                roots.append(lag)
+            elif own:
+                lag.ranks = own
+                followers.append(lag)
+    return roots, followers
+
+
+def _proves_itself(lag: Lag, vocabulary: Vocabulary) -> bool:
+    """Whether the lag cannot come from the rank's waiting elsewhere.
+
+    Peers can finish an all-reduce only with this rank's part done, so a rank that alone has not finished it waits for
+    nobody. With a root that only sends, or only receives, they can.
+    """
+    if lag.kind != "behind_on_complete":
+        return False
+    track = lag.group.members[lag.ranks[0]].track
+    return track is None or not any(s.op in ROOTED for s in vocabulary.calls[track.soft_at(lag.seq)].signatures)
+
+
+def _sizes_are_right(group: Group) -> bool:
+    for member in group.members.values():
+        major, _, minor = str(member.dump.summary["version"]).partition(".")
+        if major.isdecimal() and minor.isdecimal() and (int(major[:6]), int(minor[:6])) < _CONSERVED_FROM:
+            return False
+    return True
+
+
+def _missing(groups: Sequence[Group], at: Sequence[dict[int, Standing]], vocabulary: Vocabulary) -> list[Finding]:
+    """One finding per set of absent ranks, in the largest group that shows it."""
+    seen: set[int] = set()
+    findings: list[Finding] = []
+    for number in sorted(range(len(groups)), key=lambda i: (-len(groups[i].ranks), i)):
+        absent = [rank for rank in groups[number].missing if rank not in seen]
+        if absent:
+            seen.update(absent)
+            findings.append(from_missing(groups[number], absent, at[number], vocabulary))
+    return findings
+
+
+def _culprits(findings: Sequence[Finding]) -> list[int]:
+    """The ranks of the root divergence; of several root lags all, because their ranks wait for nobody."""
+    if not findings or findings[0].kind in ("all_joined_none_finished", "dump_missing"):
+        return []
+    first = findings[0]
+    if first.kind not in ("behind_on_enqueue", "behind_on_complete"):
+        return sorted(first.ranks) if first.names_culprits else []
+    return sorted(
+        {rank for f in findings if f.kind in ("behind_on_enqueue", "behind_on_complete") and f.root for rank in f.ranks}
+    )
+
+
+def _in_step(job: Job) -> Signal | None:
+    """The signal that all is well; only when enough was seen to say so."""
+    tracks = [track for group in job.groups for track in group.tracks]
+    enough = (
+        len(job.dumps) >= 2
+        and not any(group.missing for group in job.groups)
+        and sum(n_compared(group) for group in job.groups if len(group.ranks) > 1) > 0
+        and all(track.first_unfinished is None and track.all_known for track in tracks)
+        and not any(member.p2p for group in job.groups for member in group.members.values())
+        and not any(dump.summary["damaged"] for dump in job.dumps.values())
+    )
+    if not enough:
+        return None
+    compared = max((g for g in job.groups if len(g.ranks) > 1), key=n_compared)
+    last = min(track.last for track in compared.tracks)
+    evidence: list[Evidence] = []
+    for track in compared.tracks[:2]:
+        evidence += quote_call(track, last, IN_STEP, ("profiling_name",), site=False)
+    facts: dict[str, Any] = {"n_ranks": len(job.dumps), "n_groups": len(job.groups), "seq": last}
+    names = list(dict.fromkeys(clean_text(g.name, 120) for g in job.groups))[:64]
+    return Signal(name=IN_STEP, scope=Scope(ranks=sorted(job.dumps), groups=names), facts=facts, evidence=evidence)

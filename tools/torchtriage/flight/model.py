@@ -1,0 +1,176 @@
+"""The dumps of all ranks as process groups with one track of calls per rank. Decodes summaries; never judges."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from torchtriage.artefacts.clean import clean_text
+from torchtriage.flight.ops import Signature, sent_received
+
+if TYPE_CHECKING:
+    from array import array
+    from collections.abc import Mapping, Sequence
+
+
+@dataclass(frozen=True)
+class RankDump:
+    """One dump: how reports name it, whose it is (None: its name does not say), and the reader's summary."""
+
+    artefact: str
+    rank: int | None
+    host: str | None
+    summary: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Call:
+    """What a call looks like to the alignment: signatures (several when coalesced) and call site."""
+
+    signatures: tuple[Signature, ...]
+    site: str
+    thread: str
+
+    @property
+    def op(self) -> str:
+        """The operation; of a coalesced call that of its first member."""
+        return clean_text(self.signatures[0].op, 80)
+
+    def describe(self) -> str:
+        """Words for reports."""
+        text = "; ".join(signature.describe() for signature in self.signatures[:2])
+        if len(self.signatures) > 2:
+            text += f"; ... {len(self.signatures)} coalesced"
+        if self.site:
+            text += f" at {self.site}"
+        elif self.thread.startswith("pt_autograd"):
+            text += " in the backward pass"  # the autograd threads have no Python frames to show
+        return clean_text(text)
+
+
+class Vocabulary:
+    """Numbers calls across all dumps. ``soft`` tells call sites apart, ``hard`` only what must fit together.
+
+    0 stands for "not recorded" in both.
+    """
+
+    def __init__(self) -> None:
+        """Start empty."""
+        self.calls: list[Call] = [Call((Signature("", None, None, None, None),), "", "")]
+        self.hard_of: list[int] = [0]
+        self.moved: list[tuple[int, int] | None] = [None]
+        """(elements sent, elements received) of calls in which the members' sums must be equal, else None."""
+        self._soft: dict[Any, int] = {}
+        self._hard: dict[Any, int] = {}
+
+    def number(self, signatures: tuple[Signature, ...], site: str, thread: str) -> int:
+        """The soft number of a call."""
+        key = (signatures, site)
+        soft = self._soft.get(key)
+        if soft is None:
+            soft = self._soft[key] = len(self.calls)
+            self.calls.append(Call(signatures, site, thread))
+            self.moved.append(sent_received(signatures))
+            comparable = tuple(signature.comparable() for signature in signatures)
+            self.hard_of.append(self._hard.setdefault(comparable, len(self._hard) + 1))
+        return soft
+
+    def merged(self, members: Sequence[int]) -> int:
+        """The number of a coalesced call made of several entries."""
+        signatures = tuple(s for member in members[:256] for s in self.calls[member].signatures)
+        first = self.calls[members[0]]
+        return self.number(signatures, first.site, first.thread)
+
+
+@dataclass
+class Track:
+    """The collectives of one rank in one group, by sequence number from ``first`` on; 0 in a column is a hole."""
+
+    rank: int
+    dump: RankDump
+    first: int
+    soft: array[int]
+    hard: array[int]
+    index: list[int] | array[int] | range
+    token: list[int] | array[int] | range
+    ms: list[int] | array[int] | range
+    base_ms: int
+    row_of: dict[int, int] | None
+    first_unfinished: int | None
+    all_known: bool
+    """Whether every call's state could be told."""
+
+    @property
+    def last(self) -> int:
+        """The last recorded sequence number."""
+        return self.first + len(self.soft) - 1
+
+    def soft_at(self, seq: int) -> int:
+        """The soft number of the call ``seq``, 0 when it is not recorded."""
+        return self.soft[seq - self.first] if self.first <= seq <= self.last else 0
+
+    def hard_at(self, seq: int) -> int:
+        """The hard number of the call ``seq``, 0 when it is not recorded."""
+        return self.hard[seq - self.first] if self.first <= seq <= self.last else 0
+
+    def row(self, seq: int) -> int | None:
+        """The row of the columns that holds the call ``seq``."""
+        if self.row_of is not None:
+            return self.row_of.get(seq)
+        return seq - self.first if self.first <= seq <= self.last else None
+
+    def time_ms(self, seq: int) -> int | None:
+        """When the call was created, in ms since the epoch."""
+        row = self.row(seq)
+        return self.base_ms + self.ms[row] - 1 if row is not None and self.ms[row] else None
+
+
+@dataclass
+class Member:
+    """What one rank's dump says of one group."""
+
+    rank: int
+    dump: RankDump
+    track: Track | None = None
+    status: tuple[str, Any, Any, Any] | None = None
+    p2p: list[list[Any]] = field(default_factory=list[list[Any]])
+    n_p2p: int = 0
+
+
+@dataclass
+class Group:
+    """One process group: its ranks as the dumps list them, and what each dump says of it."""
+
+    name: str
+    desc: str
+    ranks: tuple[int, ...]
+    members: dict[int, Member] = field(default_factory=dict[int, Member])
+
+    @property
+    def tracks(self) -> list[Track]:
+        """The tracks there are, in order of rank."""
+        return [m.track for _, m in sorted(self.members.items()) if m.track is not None]
+
+    @property
+    def missing(self) -> list[int]:
+        """Ranks of the group that left no dump."""
+        return [rank for rank in self.ranks if rank not in self.members]
+
+    @property
+    def has_p2p(self) -> bool:
+        """Whether point-to-point calls were seen in it: then pg_status counts those too."""
+        return any(member.n_p2p for member in self.members.values())
+
+    def label(self) -> str:
+        """Name and description for reports."""
+        return clean_text(f"{self.name} ({self.desc})" if self.desc and self.desc != self.name else self.name, 120)
+
+
+def shapes(sizes: list[list[int]] | None) -> tuple[tuple[int, ...], ...] | None:
+    """Sizes as the vocabulary wants them."""
+    return None if sizes is None else tuple(map(tuple, sizes))
+
+
+def words(dtypes: list[str] | None) -> tuple[str, ...] | None:
+    """Dtypes as the vocabulary wants them."""
+    return None if dtypes is None else tuple(dtypes)

@@ -1,0 +1,217 @@
+"""Turn one flight-recorder dump into a compact summary: groups, calls as columns, and what was lost. Never judges.
+
+Stdlib only: runs inside the isolated worker. Knows schema versions 1.1 to 2.10 as pickle and JSON (source: torch
+FlightRecorder.hpp and fr_trace's components/types.py, 2.13), and the files that torch itself cannot read back: gloo,
+custom backends, JSON, dumps without entries. Every value is type-checked; frames may be shared objects that are huge
+when walked, so how many are looked at is bounded over the whole file.
+"""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from torchtriage.artefacts.view import load_view
+from torchtriage.errors import UnreadableError
+from torchtriage.flight.columns import Columns, pack_columns
+from torchtriage.flight.tables import SignatureTable, SiteTable, as_int, as_mapping, as_sequence, as_text
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+MAX_ENTRIES = 200_000
+MAX_GROUPS = 4096
+MAX_RANKS = 65_536
+MAX_RANKS_CHARS = 1 << 20
+MAX_P2P_ROWS = 2000
+_KNOWN_KEYS = ("entries", "pg_config", "pg_status", "nccl_version", "comm_lib_version")
+_STATUS_FIELDS = ("last_enqueued_collective", "last_started_collective", "last_completed_collective")
+_FINISHED_BY_STATE = {"scheduled": 0, "started": 0, "completed": 1}
+
+
+def summarise_task(path: str, compression: str | None, args: dict[str, Any]) -> dict[str, Any]:
+    """Worker task: the summary of one dump, JSON-able.
+
+    Raises:
+        UnreadableError, RefusedPickleError: nothing can be had of it.
+    """
+    view, note = load_view(path, compression, str(args["format"]))
+    summary = summarise(view)
+    if note:
+        summary["notes"].insert(0, note)
+        summary["damaged"] = True
+    return summary
+
+
+def summarise(view: Any) -> dict[str, Any]:
+    """The summary of a loaded dump.
+
+    Keys: ``version``, ``comm_lib``, ``damaged``, ``notes``, ``entries_pointer`` and ``config_pointer`` (JSON Pointers),
+    ``has_entries``, ``n_entries``, ``config`` ([key, name, desc, ranks as text]), ``status`` ([uid, enqueued, started,
+    completed], values as found), ``tracks`` (per group of the entries: name, desc, uid, columns, unfinished
+    point-to-point rows, count of all point-to-point entries), ``signatures``, ``sites``, ``tokens``.
+    """
+    top, entries, pointer = _parts(view)
+    notes: list[str] = []
+    reader = _EntryReader()
+    records = as_sequence(entries)
+    if records is not None:
+        if len(records) > MAX_ENTRIES:
+            notes.append(f"holds {len(records)} entries; only the last {MAX_ENTRIES} were read")
+        reader.read(records)
+    elif entries is not None:
+        notes.append(f"its entries are a {type(entries).__name__}, not a list; they were not read")
+    if reader.n_odd:
+        notes.append(f"{reader.n_odd} of its entries are not records of calls and were left out")
+    return {
+        "version": as_text(top.get("version"), 32) or "",
+        "comm_lib": as_text(top.get("comm_lib_version") or top.get("nccl_version"), 32) or "",
+        "damaged": False,
+        "notes": notes,
+        "entries_pointer": pointer,
+        "config_pointer": "/pg_config" if as_mapping(top.get("pg_config")) is not None else None,
+        "has_entries": records is not None,
+        "n_entries": reader.n_read,
+        "config": _config(top.get("pg_config"), notes),
+        "status": _status(top.get("pg_status")),
+        "tracks": reader.tracks(),
+        "signatures": reader.signatures.rows,
+        "sites": reader.sites.rows,
+        "tokens": [list(token) for token in reader.tokens],
+    }
+
+
+def _parts(view: Any) -> tuple[Mapping[Any, Any], Any, str]:
+    """The top-level record, the entries, and where they are; dumps of schema 1.1 are the bare list of entries."""
+    records = as_sequence(view)
+    if records is not None:
+        first = as_mapping(records[0]) if records else None
+        if first is None or not ("profiling_name" in first or "collective_seq_id" in first):
+            raise UnreadableError("holds a list, but not of flight-recorder entries")
+        return {}, records, ""
+    top = as_mapping(view)
+    if top is None:
+        raise UnreadableError(f"holds a {type(view).__name__}, not a flight-recorder dump")
+    if not any(key in top for key in _KNOWN_KEYS):
+        raise UnreadableError("has none of the fields of a flight-recorder dump (entries, pg_config, pg_status)")
+    return top, top.get("entries"), "/entries"
+
+
+def _config(raw: Any, notes: list[str]) -> list[list[Any]]:
+    """Groups as [key, name, desc, ranks as text]; the text is parsed once by the caller, who sees it on many ranks."""
+    by_key, listed = as_mapping(raw), as_sequence(raw)
+    items: list[tuple[Any, Any]] = []
+    if by_key is not None:
+        items = list(islice(by_key.items(), MAX_GROUPS))
+    elif listed is not None:
+        items = [(None, item) for item in listed[:MAX_GROUPS]]
+    rows: list[list[Any]] = []
+    for key, value in items:
+        group = as_mapping(value)
+        if group is None:
+            notes.append("a process group of pg_config is not a record; it was left out")
+            continue
+        name = as_text(group.get("name"), 256) or ""
+        label = as_text(key, 256)
+        desc = as_text(group.get("desc"), 256) or ""
+        rows.append([name if label is None else label, name, desc, _ranks_text(group.get("ranks"))])
+    return rows
+
+
+def _ranks_text(ranks: Any) -> str:
+    """The ranks as torch writes them, "[0, 1]"; empty when they are neither that nor a list of ints."""
+    if isinstance(ranks, str):
+        return ranks if len(ranks) <= MAX_RANKS_CHARS else ""
+    numbers = [n for n in map(as_int, (as_sequence(ranks) or ())[:MAX_RANKS]) if n is not None]
+    return f"[{', '.join(map(str, numbers))}]" if numbers else ""
+
+
+def _status(raw: Any) -> list[list[Any]]:
+    """[uid, enqueued, started, completed]; the values stay as found (JSON dumps hold them as strings)."""
+    rows: list[list[Any]] = []
+    for uid, value in islice((as_mapping(raw) or {}).items(), MAX_GROUPS):
+        counters = as_mapping(value)
+        if isinstance(uid, str) and len(uid) <= 32 and counters is not None:
+            found = [counters.get(field) for field in _STATUS_FIELDS]
+            rows.append([uid, *(number if as_int(number) is not None else None for number in found)])
+    return rows
+
+
+class _EntryReader:
+    """Walks the entries once and sorts them into one set of columns per process group."""
+
+    def __init__(self) -> None:
+        self.signatures = SignatureTable()
+        self.sites = SiteTable()
+        self.tokens: dict[tuple[int, int, str], int] = {}
+        self.n_read = 0
+        self.n_odd = 0
+        self._groups: dict[tuple[str, str, int], Columns] = {}
+
+    def read(self, entries: Any) -> None:
+        """Read all entries (the last :data:`MAX_ENTRIES` of them)."""
+        signature_of, site_of, tokens = self.signatures.id_of, self.sites.id_of, self.tokens
+        for index in range(max(0, len(entries) - MAX_ENTRIES), len(entries)):
+            entry = entries[index]
+            if entry.__class__ is not dict:
+                self.n_odd += 1
+                continue
+            get = entry.get
+            name = get("profiling_name")
+            columns = self._columns(get("process_group"), get("pg_id"))
+            if name.__class__ is not str or columns is None:
+                self.n_odd += 1
+                continue
+            self.n_read += 1
+            signature = signature_of(
+                name, get("input_sizes"), get("output_sizes"), get("input_dtypes"), get("output_dtypes")
+            )
+            state = get("state")
+            finished = (
+                1 if get("retired") is True else _FINISHED_BY_STATE.get(state, 2) if state.__class__ is str else 2
+            )
+            created = get("time_created_ns")
+            if created.__class__ is not int or not 0 < created < 1 << 63:
+                created = 0
+            route = self.signatures.routes[signature]
+            if route is not None or get("is_p2p") is True:
+                columns.n_p2p += 1
+                if finished == 0 and route is not None and len(columns.p2p) < MAX_P2P_ROWS:
+                    columns.p2p.append([index, *route, as_int(get("p2p_seq_id")) or 0, signature, created // 1_000_000])
+                continue
+            seq = get("collective_seq_id")
+            if seq.__class__ is not int or not -1 <= seq < 1 << 62:
+                seq = as_int(seq if seq is not None else get("seq_id"))
+                if seq is None:
+                    seq = columns.next_seq()
+            thread = get("thread_name")
+            token = (signature, site_of(get("frames")), thread[:64] if thread.__class__ is str else "")
+            token_id = tokens.get(token)
+            if token_id is None:
+                token_id = tokens[token] = len(tokens)
+            columns.add(index, seq, token_id, finished, created // 1_000_000)
+
+    def _columns(self, process_group: Any, pg_id: Any) -> Columns | None:
+        """The columns of an entry's group; a group is named by (name, description), before 2.0 by its id alone."""
+        uid = pg_id if pg_id.__class__ is int and -1 < pg_id < 1 << 31 else -1
+        name, desc = str(uid), ""
+        if process_group.__class__ in (tuple, list) and process_group:
+            first = process_group[0]
+            second = process_group[1] if len(process_group) > 1 else ""
+            if first.__class__ is str:
+                name = first
+            if second.__class__ is str:
+                desc = second
+        elif process_group.__class__ is str:
+            name = process_group
+        key = (name, desc, uid)
+        columns = self._groups.get(key)
+        if columns is None:
+            if len(self._groups) >= MAX_GROUPS:
+                return None
+            columns = self._groups[key] = Columns(name[:256], desc[:256], uid)
+        return columns
+
+    def tracks(self) -> list[dict[str, Any]]:
+        """The columns of all groups, packed."""
+        return [pack_columns(columns) for columns in self._groups.values()]

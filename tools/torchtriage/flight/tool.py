@@ -1,0 +1,217 @@
+"""``analyze_flight_recorder``: what the flight-recorder dumps of a job say about which rank broke step first."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Literal
+
+from torchtriage.artefacts.clean import clean_text
+from torchtriage.artefacts.identity import identity_of
+from torchtriage.artefacts.inputs import open_inputs
+from torchtriage.artefacts.isolate import read_isolated
+from torchtriage.flight.analyze import FlightFindings, analyze
+from torchtriage.flight.environment import check_environment
+from torchtriage.flight.model import RankDump
+from torchtriage.report import Culprits, FlightReport, NextCheck
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from torchtriage.artefacts.isolate import Outcome
+    from torchtriage.report import Divergence
+
+Status = Literal["fault", "in_step", "inconclusive"]
+MAX_EVIDENCE = 24
+MAX_GAPS = 40
+_RENDERED_DIVERGENCES = 3
+_RENDERED_QUOTES = 5
+_NOT_ENOUGH = frozenset({"all_joined_none_finished", "dump_missing"})
+
+_WORDS = {
+    "collective_missing": "{who} skipped {call}, which {peers} issued",
+    "collective_extra": "{who} issued an extra {call}, which {peers} did not issue",
+    "type_mismatch": "{who} issued {found} where {peers} issued {expected}",
+    "size_mismatch": "{who} issued {found} where {peers} issued {expected}: the sizes do not fit together",
+    "dtype_mismatch": "{who} issued {found} where {peers} issued {expected}: the dtypes differ",
+    "order_deadlock": "{who}: waits in another order of groups than the peers ({found}; {expected})",
+    "p2p_mismatch": "{who}: a send ({expected}) meets a receive ({found}) that does not fit it",
+    "behind_on_enqueue": "{who} did not enqueue {call}, in which {peers} wait",
+    "behind_on_complete": "{who} did not finish {call}, which {peers} finished",
+    "all_joined_none_finished": "{who} joined {call} and none finished it",
+    "dump_missing": "{who} left no dump",
+}
+
+
+def analyze_flight_recorder(
+    paths: Sequence[str],
+    *,
+    check_env: bool = False,
+    roots: Sequence[Path] | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> FlightReport:
+    """Compare the flight-recorder dumps in ``paths`` and name the first divergence, the ranks behind it and the place.
+
+    Args:
+        paths: dumps (pickle or JSON, compressed or not), folders, bundles or archives that hold them.
+        check_env: also say whether this process's environment would let the flight recorder work.
+        roots: when given, every path must lie inside one of these folders.
+        progress: called with (dumps read, dumps in all), from other threads.
+
+    Returns:
+        ``fault``: a rank is named or calls do not fit together; ``in_step``: all ranks of all groups agree and nothing
+        is unfinished; ``inconclusive``: too little to say either.
+
+    Raises:
+        InputNotFoundError, OutsideRootsError: see :func:`torchtriage.artefacts.inputs.open_inputs`.
+    """
+    with open_inputs(paths, roots) as inputs:
+        gaps = list(inputs.gaps)
+        outcomes = read_isolated("flight", inputs.of("flight_recorder"), progress)
+    unreadable = [o for o in outcomes if o.error is not None]
+    gaps.extend(f"{clean_text(o.artefact.name)}: {clean_text(o.error or '')}" for o in unreadable)
+    dumps = rank_dumps(outcomes)
+    found = analyze(dumps)
+    gaps.extend(found.gaps)
+    status = _status(found, complete=not unreadable)
+    if len(gaps) > MAX_GAPS:
+        gaps = [*gaps[:MAX_GAPS], f"{len(gaps) - MAX_GAPS} more of this kind"]
+    return FlightReport(
+        tool="analyze_flight_recorder",
+        status=status,
+        summary=_summary(status, found, len(dumps)),
+        gaps=gaps,
+        next_checks=_next_checks(status, found, list(paths)),
+        groups=found.groups,
+        divergences=found.divergences,
+        culprits=Culprits(ranks=found.culprit_ranks),
+        evidence=[quote for signal in found.signals for quote in signal.evidence][:MAX_EVIDENCE],
+        environment=check_environment(os.environ) if check_env else [],
+    )
+
+
+def rank_dumps(outcomes: Sequence[Outcome]) -> list[RankDump]:
+    """The dumps that could be read, with what their names say of rank and host."""
+    dumps: list[RankDump] = []
+    for outcome in outcomes:
+        if outcome.error is None:
+            identity = identity_of(outcome.artefact.name, trailing_number_is_rank=True)
+            dumps.append(RankDump(outcome.artefact.name, identity.rank, identity.host, outcome.result))
+    return dumps
+
+
+def _status(found: FlightFindings, *, complete: bool) -> Status:
+    if any(divergence.kind not in _NOT_ENOUGH for divergence in found.divergences):
+        return "fault"
+    in_step = any(signal.name == "flight.in_step" for signal in found.signals)
+    return "in_step" if in_step and complete else "inconclusive"
+
+
+def _summary(status: Status, found: FlightFindings, n_dumps: int) -> str:
+    if not n_dumps:
+        return "No flight-recorder dump could be read."
+    if found.divergences:
+        first = found.divergences[0]
+        text = sentence(first)
+        others = [rank for rank in found.culprit_ranks if rank not in first.ranks]
+        if others:
+            text += f" (likewise {_ranks(others)} in other groups)"
+        if first.kind == "dump_missing" and n_dumps == 1:
+            text += "; the only dump cannot be compared with anything"
+        return text + "."
+    if status == "in_step":
+        return f"All {n_dumps} ranks issued the same calls in all {len(found.groups)} groups and nothing is unfinished."
+    if n_dumps == 1:
+        return "Only one rank's dump could be used; ranks can be compared only with the dumps of the others."
+    return f"{n_dumps} dumps show no divergence, but hold too little to say that all ranks are in step."
+
+
+def sentence(divergence: Divergence) -> str:
+    """One divergence in words: rank, call and place."""
+    d = divergence
+    call = d.collective or "a call"
+    if d.where and d.kind not in ("type_mismatch", "size_mismatch", "dtype_mismatch", "order_deadlock"):
+        call += f" at {d.where}"
+    if d.seq is not None:
+        call += f" (seq {d.seq})"
+    words = _WORDS[d.kind].format(
+        who=_ranks(d.ranks), call=call, peers="its peers" if len(d.ranks) == 1 else "their peers",
+        expected=d.expected or call, found=d.found or "another call",
+    )  # fmt: skip
+    if d.kind == "dump_missing" and d.seq is not None:
+        words += f", and its peers wait in {call}"
+    return clean_text(f"{words}, in group {d.group}", 480)
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    if len(ranks) == 1:
+        return f"rank {ranks[0]}"
+    shown = ", ".join(map(str, ranks[:8]))
+    return f"ranks {shown}" + (f" and {len(ranks) - 8} more" if len(ranks) > 8 else "")
+
+
+def _next_checks(status: Status, found: FlightFindings, paths: list[str]) -> list[NextCheck]:
+    if status == "in_step":
+        return []
+    checks: list[NextCheck] = []
+    lagging = {d.kind for d in found.divergences} & {"behind_on_enqueue", "behind_on_complete"}
+    if found.culprit_ranks and lagging:
+        who = _ranks(found.culprit_ranks)
+        checks.append(
+            NextCheck(
+                tool="dump_stacks",
+                arguments={"paths": paths},
+                why=f"the stack of {who} says what keeps it from the call its peers wait in",
+            )
+        )
+    if any(d.kind == "behind_on_complete" for d in found.divergences):
+        checks.append(
+            NextCheck(
+                tool="nvlink_health",
+                arguments={},
+                why="a device that alone does not finish a call may be faulty: look for Xid errors on its host",
+            )
+        )
+    if any(d.kind == "all_joined_none_finished" for d in found.divergences):
+        checks.append(
+            NextCheck(
+                tool="nvlink_health",
+                arguments={},
+                why="all ranks are in the call, so the transport between them or a device is next to look at",
+            )
+        )
+    if any(d.kind == "dump_missing" for d in found.divergences):
+        absent = sorted({r for d in found.divergences if d.kind == "dump_missing" for r in d.ranks})
+        checks.append(
+            NextCheck(
+                tool="dump_stacks",
+                arguments={"paths": paths},
+                why=f"{_ranks(absent)} left no dump: stacks or the log say whether it lived and where it stood",
+            )
+        )
+    if not checks:
+        checks.append(
+            NextCheck(
+                tool="triage",
+                arguments={"paths": paths},
+                why="logs and stacks next to the dumps say why the ranks parted",
+            )
+        )
+    return checks
+
+
+def render(report: FlightReport) -> str:
+    """Compact text for a terminal or an agent: the verdict first, then evidence, then what to do next."""
+    lines = [f"{report.status}: {report.summary}"]
+    lines += [f"  then: {sentence(d)}" for d in report.divergences[1 : 1 + _RENDERED_DIVERGENCES - 1]]
+    if len(report.divergences) > _RENDERED_DIVERGENCES:
+        lines.append(f"  and {len(report.divergences) - _RENDERED_DIVERGENCES} more divergences (--json lists them)")
+    if report.culprits.ranks:
+        lines.append(f"culprits: {_ranks(report.culprits.ranks)}")
+    lines += [f"  {e.artefact} {e.where} {e.quote[:120]}" for e in report.evidence[:_RENDERED_QUOTES]]
+    lines += [f"gap: {clean_text(gap, 160)}" for gap in report.gaps[:4]]
+    if len(report.gaps) > 4:
+        lines.append(f"gap: {len(report.gaps) - 4} more")
+    lines += [f"environment: {clean_text(sentence, 200)}" for sentence in report.environment]
+    lines += [f"next: {check.tool}: {clean_text(check.why, 200)}" for check in report.next_checks[:3]]
+    return "\n".join(lines)

@@ -1,0 +1,200 @@
+"""Who waits for whom: lags of ranks in each group, the wait-for graph over all groups, and who is at its end.
+
+A rank waits in its first unfinished call of a group for the members that have not enqueued that call. Blame flows
+along these waits to the ranks that wait for nobody; a cycle is a deadlock of the order of calls.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from torchtriage.flight.tables import as_int
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from torchtriage.flight.model import Group, Member
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Where one rank stands in one group; sequence numbers, None when unknown or nothing is unfinished."""
+
+    enqueued: int
+    unfinished: int | None
+
+
+@dataclass
+class Lag:
+    """Ranks of a group that are behind their peers; ``seq`` is the call that peers wait in or have finished."""
+
+    kind: str
+    group: Group
+    ranks: list[int]
+    seq: int
+    behind_by: int
+    peer: int
+    explained: list[int] = field(default_factory=list[int])
+
+
+def standings(group: Group) -> dict[int, Standing]:
+    """Where each rank with a dump stands. Entries are trusted over pg_status, which lags behind them."""
+    found: dict[int, Standing] = {}
+    for rank, member in group.members.items():
+        standing = _standing(member, with_status=not group.has_p2p)
+        if standing is not None:
+            found[rank] = standing
+    return found
+
+
+def _standing(member: Member, *, with_status: bool) -> Standing | None:
+    track = member.track
+    # pg_status counts point-to-point calls as well, so it says nothing of a group that has some.
+    status = member.status if with_status else None
+    enqueued = as_int(status[1]) if status else None
+    completed = as_int(status[3]) if status else None
+    if track is not None:
+        return Standing(max(track.last, enqueued or 0), track.first_unfinished)
+    if enqueued is None:
+        return None
+    # A dump that holds entries would hold this group's unfinished ones too.
+    if member.dump.summary["n_entries"] or completed is None or completed >= enqueued or completed < 0:
+        return Standing(enqueued, None)
+    return Standing(enqueued, completed + 1)
+
+
+def lags_of(group: Group, at: Mapping[int, Standing]) -> list[Lag]:
+    """Who is behind in one group; empty when nothing is unfinished or all stand alike."""
+    waiting = {rank: s.unfinished for rank, s in at.items() if s.unfinished is not None}
+    if not waiting or len(at) < 2:
+        return []
+    lags: list[Lag] = []
+    # A rank's own unfinished call is enqueued, so these comparisons never set a rank against itself.
+    last_awaited = max(waiting.values())
+    late = sorted(r for r, s in at.items() if s.enqueued < last_awaited)
+    if late:
+        least = min(at[r].enqueued for r in late)
+        first = min(u for u in waiting.values() if u > least)
+        peer = min(q for q, u in waiting.items() if u == first)
+        top = max(s.enqueued for s in at.values())
+        lags.append(Lag("behind_on_enqueue", group, late, first, top - least, peer))
+    reached = {r: s.unfinished - 1 if s.unfinished is not None else s.enqueued for r, s in at.items()}
+    everyone = min(s.enqueued for s in at.values())
+    furthest = max(reached.values())
+    slow = sorted(r for r, u in waiting.items() if u <= everyone and u <= furthest)
+    if slow:
+        seq = min(waiting[r] for r in slow)
+        peer = max((q for q in at if reached[q] >= seq), key=lambda q: (reached[q], -q))
+        behind = furthest - min(reached[r] for r in slow)
+        lags.append(Lag("behind_on_complete", group, slow, seq, behind, peer))
+    return lags
+
+
+def joined_by_all(at: Mapping[int, Standing], n_ranks: int) -> int | None:
+    """The call that all members enqueued and none finished, if that is where all of them stand."""
+    firsts = {s.unfinished for s in at.values()}
+    return firsts.pop() if len(at) == n_ranks and len(firsts) == 1 else None
+
+
+def wait_graph(groups: Iterable[tuple[Group, Mapping[int, Standing]]]) -> dict[int, set[int]]:
+    """For each rank those that it waits for, in collectives and in point-to-point calls.
+
+    Negative numbers are helper nodes: per group a chain over its ranks in order of what they enqueued, so that "all
+    that have enqueued less" is one edge and the graph stays linear in the number of ranks.
+    """
+    edges: dict[int, set[int]] = {}
+    n_helpers = 0
+    for group, at in groups:
+        awaited = max((s.unfinished for s in at.values() if s.unfinished is not None), default=None)
+        if awaited is not None:
+            late = sorted((r for r in at if at[r].enqueued < awaited), key=lambda r: at[r].enqueued)
+            enqueued = [at[r].enqueued for r in late]
+            for position, rank in enumerate(late):
+                edges[-1 - n_helpers - position] = {rank} | ({-n_helpers - position} if position else set[int]())
+            for rank, standing in at.items():
+                if standing.unfinished is not None and (n := bisect_left(enqueued, standing.unfinished)):
+                    edges.setdefault(rank, set()).add(-n_helpers - n)
+            n_helpers += len(late)
+        for rank, others in _p2p_waits(group).items():
+            edges.setdefault(rank, set()).update(others)
+    return edges
+
+
+def _p2p_waits(group: Group) -> dict[int, set[int]]:
+    """Waits in unfinished sends and receives whose other side has not been posted; counted per pair."""
+    posted: dict[tuple[int, int, int], int] = {}
+    n = len(group.ranks)
+    for rank, member in group.members.items():
+        for _, receives, source, destination, *_ in member.p2p:
+            if source < n and destination < n and group.ranks[destination if receives else source] == rank:
+                posted[receives, source, destination] = posted.get((receives, source, destination), 0) + 1
+    waits: dict[int, set[int]] = {}
+    for (receives, source, destination), count in posted.items():
+        here, there = (destination, source) if receives else (source, destination)
+        other = group.ranks[there]
+        if other in group.members and posted.get((1 - receives, source, destination), 0) < count:
+            waits.setdefault(group.ranks[here], set()).add(other)
+    return waits
+
+
+def blamed(edges: Mapping[int, set[int]]) -> tuple[set[int], list[list[int]]]:
+    """(ranks at the end of waits, cycles among them): ranks of strongly connected components that wait for no other."""
+    ends: set[int] = set()
+    cycles: list[list[int]] = []
+    component = _components(edges)
+    members: dict[int, list[int]] = {}
+    for rank, number in component.items():
+        members.setdefault(number, []).append(rank)
+    for number, nodes in members.items():
+        if all(component[q] == number for node in nodes for q in edges.get(node, ())):
+            ranks = sorted(node for node in nodes if node >= 0)
+            ends.update(ranks)
+            if len(ranks) > 1:
+                cycles.append(ranks)
+    return ends, sorted(cycles)
+
+
+def _components(edges: Mapping[int, set[int]]) -> dict[int, int]:
+    """Strongly connected components (Tarjan), without recursion."""
+    index: dict[int, int] = {}
+    low: dict[int, int] = {}
+    component: dict[int, int] = {}
+    stack: list[int] = []
+    counter = 0
+    n_components = 0
+    nodes = sorted(set(edges) | {q for others in edges.values() for q in others})
+    for root in nodes:
+        if root in index:
+            continue
+        work = [(root, iter(sorted(edges.get(root, ()))))]
+        index[root] = low[root] = counter
+        counter += 1
+        stack.append(root)
+        while work:
+            node, others = work[-1]
+            pushed = False
+            for other in others:
+                if other not in index:
+                    index[other] = low[other] = counter
+                    counter += 1
+                    stack.append(other)
+                    work.append((other, iter(sorted(edges.get(other, ())))))
+                    pushed = True
+                    break
+                if other not in component:
+                    low[node] = min(low[node], index[other])
+            if pushed:
+                continue
+            work.pop()
+            if work:
+                low[work[-1][0]] = min(low[work[-1][0]], low[node])
+            if low[node] == index[node]:
+                while True:
+                    member = stack.pop()
+                    component[member] = n_components
+                    if member == node:
+                        break
+                n_components += 1
+    return component
