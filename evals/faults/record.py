@@ -60,8 +60,9 @@ def look(job, out, port):
             continue  # a DataLoader worker
         name = out / f"stack-rank{rank}-pid{pid}"
         for ending, flags in (("txt", []), ("json", ["--json"]), ("native.txt", ["--native"])):
-            done = subprocess.run(["py-spy", "dump", "--pid", str(pid), *flags],
-                                  capture_output=True, timeout=30, check=False)
+            done = subprocess.run(
+                ["py-spy", "dump", "--pid", str(pid), *flags], capture_output=True, timeout=30, check=False
+            )
             if done.returncode == 0:
                 Path(f"{name}.{ending}").write_bytes(done.stdout)
             else:
@@ -89,15 +90,19 @@ def record(number, index, root):
         "TORCH_NCCL_DEBUG_INFO_PIPE_FILE": f"/tmp/fr-pipe-{number}-",
         "TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC": "3000",
         "NCCL_RAS_ADDR": f"127.0.0.1:{port}",
-        "NCCL_DEBUG": "INFO" if number in (0, 7, 30) else "WARN",
+        "NCCL_DEBUG": "INFO" if number in (0, 7, 30, 38) else "WARN",
         "PG_TIMEOUT_S": os.environ.get("PG_TIMEOUT_S", "20"),
         "STEPS": "60" if number == 40 else "8",
         "PYTHONUNBUFFERED": "1",
     }
     with (out / "torchrun.log").open("wb") as sink:
         job = subprocess.Popen(
-            ["torchrun", "--nproc-per-node", "2", "--master-port", str(29700 + index), str(HERE / "train.py")],
-            stdout=sink, stderr=subprocess.STDOUT, env=env, start_new_session=True, cwd="/tmp",
+            ["torchrun", "--nproc-per-node", "2", "--master-port", str(29700 + index), "/workspace/train.py"],
+            stdout=sink,
+            stderr=subprocess.STDOUT,
+            env=env,
+            start_new_session=True,
+            cwd="/tmp",
         )
         started = time.monotonic()
         looked = False
@@ -119,11 +124,20 @@ def record(number, index, root):
                     os.kill(pid, signal.SIGCONT)
                 except OSError:
                     continue
-            os.killpg(job.pid, signal.SIGKILL)
+            # Ranks are in sessions of their own, so that ending the launcher alone would leave them behind.
+            for pid in [*children(job.pid), job.pid]:
+                try:
+                    os.kill(pid, signal.SIGKILL)
+                except OSError:
+                    continue
             job.wait()
 
 
 def main():
+    # What is recorded shows this path, not that of somebody's checkout.
+    workspace = Path("/workspace")
+    workspace.mkdir(exist_ok=True)
+    shutil.copy(HERE / "train.py", workspace / "train.py")
     target, numbers = sys.argv[1], [int(n) for n in sys.argv[2:]]
     root = Path("/tmp/recordings")
     shutil.rmtree(root, ignore_errors=True)

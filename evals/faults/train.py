@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader, Dataset
 FAULT = int(os.environ["FAULT"])
 RANK = int(os.environ["RANK"])
 TIMEOUT_S = float(os.environ.get("PG_TIMEOUT_S", "16"))
-DEVICE = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+DEVICE = torch.device("cuda", 0 if FAULT == 30 else int(os.environ["LOCAL_RANK"]))
 STEPS = int(os.environ.get("STEPS", "8"))
 
 
@@ -57,7 +57,7 @@ class Model(nn.Module):
 
 
 def setup():
-    torch.cuda.set_device(DEVICE if FAULT != 30 else 0)
+    torch.cuda.set_device(DEVICE)
     if FAULT == 31 and RANK == 1:
         time.sleep(600)
     dist.init_process_group("nccl", timeout=timedelta(seconds=TIMEOUT_S))
@@ -103,8 +103,10 @@ def fit():
     if FAULT == 5:
         steps = STEPS - 1 if RANK == 1 else STEPS
     loader = None
-    if FAULT in (9, 24):
-        loader = iter(DataLoader(Samples(64, block_at=40 if RANK == 0 and FAULT == 9 else None), batch_size=8, num_workers=2))
+    if FAULT in (9, 24, 38):
+        loader = iter(
+            DataLoader(Samples(64, block_at=40 if RANK == 0 and FAULT == 9 else None), batch_size=8, num_workers=2)
+        )
     for step in range(steps):
         x, y = batch()
         if loader is not None:
@@ -154,6 +156,18 @@ def fit():
                 raise RuntimeError("cannot build the batch") from error
         if FAULT == 25 and RANK == 1 and step == 4:
             os._exit(3)
+        if FAULT == 32 and RANK == 1 and step == 5:
+            import ctypes
+
+            ctypes.PyDLL(None).sleep(300)
+        if FAULT == 36 and RANK == 1 and step == 4:
+            threading.Thread(target=time.sleep, args=(300,)).start()
+            raise IndexError("sample 4711 has no labels")
+        if FAULT == 44 and step == 4:
+            for _ in range(3 if RANK == 0 else 2):
+                nn.functional.cross_entropy(model(x), y).backward()
+        if FAULT == 46 and RANK == 1 and step == 5:
+            dist.distributed_c10d._get_default_store().wait(["prepared"], timedelta(seconds=300))
         if FAULT == 26 and RANK == 0 and step == 4:
             os.kill(os.getpid(), signal.SIGKILL)
         if FAULT == 27:
@@ -163,6 +177,11 @@ def fit():
             evaluate(step)
         if FAULT == 40:
             time.sleep(1.0)
+    if FAULT == 45:
+        if RANK == 0:
+            log("saving the last checkpoint")
+            dist.barrier()
+        return
     if FAULT == 3:
         log("end of epoch 0")
         evaluate(steps)
@@ -171,6 +190,8 @@ def fit():
         log("data exhausted, finished")
         time.sleep(45)
         return
+    if FAULT == 38:
+        evaluate(steps)
     log("training done")
     save_checkpoint(steps)
 
@@ -188,6 +209,10 @@ def raw():
             dist.all_reduce(a[: 4096 if RANK == 0 else 2048])
         elif FAULT == 18 and odd and RANK == 1:
             dist.all_reduce(a.to(torch.bfloat16))
+            dist.broadcast(b[:1024], 0)
+        elif FAULT == 39:
+            shard = a[: 2048 if odd and RANK == 0 else 1024]
+            dist.all_gather_into_tensor(torch.empty(2 * len(shard), device=DEVICE), shard)
         elif FAULT == 8:
             if odd:
                 dist.recv(a, 1 - RANK)
@@ -214,10 +239,42 @@ def raw():
     log("finished")
 
 
+class TwoTowers(nn.Module):
+    """A text body and an image tower that a batch without images does not need."""
+
+    def __init__(self):
+        super().__init__()
+        self.text = nn.Linear(256, 256)
+        self.image = nn.Linear(256, 256)
+        self.head = nn.Linear(256, 10)
+
+    def forward(self, x, with_image):
+        x = self.text(x)
+        return self.head(x + self.image(x) if with_image else x)
+
+
+def shard():
+    """FSDP2, where a batch of rank 1 makes it leave out one tower."""
+    from torch.distributed.fsdp import fully_shard
+
+    model = TwoTowers().to(DEVICE)
+    for part in (model.text, model.image, model.head):
+        fully_shard(part)
+    fully_shard(model)
+    optimiser = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    for step in range(STEPS):
+        x, y = batch()
+        loss = nn.functional.cross_entropy(model(x, with_image=not (RANK == 1 and step == 5)), y)
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+        log(f"step {step} loss {loss.item():.4f}")
+
+
 def main():
     torch.manual_seed(0)
     setup()
-    (raw if FAULT in (6, 7, 8, 17, 18, 19) else fit)()
+    (shard if FAULT == 43 else raw if FAULT in (6, 7, 8, 17, 18, 19, 39) else fit)()
     if FAULT not in (4,):
         dist.destroy_process_group()
     log("finished")

@@ -67,6 +67,9 @@ SIGNALS: dict[str, SignalSpec] = {
     ),
     "log.stopped_early": _spec("neutral", "a rank's last step is earlier than its peers' and it printed nothing after"),
     "log.step_skipped": _spec("neutral", "a rank lacks a step that its peers printed, and went on to later ones"),
+    "log.done_before_peers": _spec(
+        "neutral", "a rank did all its steps and went on while its peers, with as many steps, hung"
+    ),
     "log.steps_even": _spec("good", "all ranks did the same steps, with finite metrics"),
     "log.finished": _spec("good", "all ranks printed that they finished"),
     "log.pattern": _spec("neutral", "a line matches a text that a playbook entry names"),
@@ -107,6 +110,7 @@ SIGNALS: dict[str, SignalSpec] = {
     "flight.in_step": _spec("good", "all ranks of all groups issued the same calls, and none is left unfinished"),
     # NCCL RAS
     "ras.operation_counts_differ": _spec("neutral", "ranks of a communicator launched different numbers of operations"),
+    "ras.opposite_lag": _spec("trouble", "of two ranks, each is behind the other in one of two communicators"),
     "ras.status_differs": _spec("trouble", "ranks of a communicator are in different states"),
     "ras.missing_ranks": _spec("trouble", "processes of a communicator do not answer"),
     "ras.communicator_error": _spec("trouble", "NCCL recorded an error on ranks of a communicator"),

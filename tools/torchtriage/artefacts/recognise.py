@@ -35,6 +35,11 @@ _STACK_STARTS = re.compile(
     rb"|Timeout \(\d+:\d+:\d+(?:\.\d+)?\)!\n(?:Current thread|Thread) 0x)",  # faulthandler
     re.MULTILINE,
 )
+# What py-spy and pystack write to stderr when they get no stack: also a fact about that process.
+_REFUSED = re.compile(
+    rb"(?:Error: (?:Failed to (?:get stack traces|suspend process|find python version|get process executable name)"
+    rb"|No such (?:process|file or directory) \(os error)|Permission Denied: Try running again|\xf0\x9f\x9a\xa8 )"
+)
 _STACK_LINE = re.compile(
     rb'^(?:Process \d+: |Python v\d|Thread \S+ \((?:active|idle)|    .* \(.*\)$|\s+File "|(?:\(Python\)|\(C\)) File '
     rb"|Current thread 0x|Thread 0x|Timeout \(|Traceback for thread|\s+<no Python frame>)",
@@ -132,6 +137,8 @@ def _text_kind(text: bytes, name: str) -> str:
     lines = [line for line in text[:16384].split(b"\n") if line.strip()][:200]
     if len(text) <= 16 and text.strip().isdigit():
         return "rank_note" if "rank" in name.rsplit("/", 1)[-1] else "text"
+    if len(text) < 4096 and _REFUSED.match(text):
+        return "stack_dump"
     # Looking at the whole head costs nothing, but a dump inside a log leaves it a log.
     if _STACK_STARTS.search(text[:16384]):
         stack_like = sum(bool(_STACK_LINE.match(line)) for line in lines)

@@ -53,7 +53,7 @@ def analyze(timeline: Timeline) -> LogFindings:
     exits = exit_signals(timeline, ranks_with_exception(timeline))
     values, well = value_signals(timeline)
     steps = step_signals(timeline, first_hang_order(timeline), ended)
-    uneven = any(signal.name != "log.step_skipped" for signal in steps)
+    uneven = any(signal.name in ("log.left_loop_early", "log.stopped_early") for signal in steps)
     good = good_signals(timeline, values_are_well=well and not uneven)
     return LogFindings(
         signals=exceptions + exits + watchdog + values + steps + good,

@@ -31,7 +31,8 @@ _CASCADE_TEXT = re.compile(
     r"Connection was likely closed|got 0 bytes|Application timeout caused pair closure|got signal: (?:15|2)\b|SIGTERM|"
     r"timed out in (?:blocking wait|call to wait)|Timed out waiting \d{1,12}ms for (?:recv|send) operation|"
     r"failed to pass monitoredBarrier|wait timeout after|Timeout waiting for key|Socket Timeout|"
-    r"The actor died|The actor is dead|worker process has died"
+    r"The actor died|The actor is dead|worker process has died|seconds waiting for clients|"
+    r"DataLoader worker \(pid\(?s?\)? ?[\d, ]{1,80}\) (?:is killed by signal|exited unexpectedly)"
 )
 _OOM_TEXT = re.compile(r"(?:CUDA|HIP) out of memory|(?:CUDA|HIP) error: out of memory|CUDA Error: out of memory")
 _OOM_TYPES = frozenset({"OutOfMemoryError"})
@@ -203,8 +204,23 @@ def memory_facts(message: str) -> dict[str, Any]:
     facts["other_processes_bytes"] = [_bytes(match) for match in _OTHERS.finditer(message)][:64]
     gpu = re.search(r"\bGPU (\d{1,3})\b", message)
     facts["gpu"] = int(gpu[1]) if gpu else None
+    facts |= _shares(facts)
     facts["caching_allocator"] = "out of memory. Tried to allocate" in message
     return facts
+
+
+def _shares(facts: dict[str, Any]) -> dict[str, Any]:
+    """What the numbers mean in proportion: to what the allocator holds, to the request, and to the card."""
+    unallocated, allocated = facts["reserved_unallocated_bytes"], facts["allocated_bytes"]
+    held = (unallocated or 0) + (allocated or 0)
+    others, total = sum(facts["other_processes_bytes"]), facts["total_bytes"]
+    known = unallocated is not None and facts["requested_bytes"] is not None
+    return {
+        "reserved_unallocated_share": round(unallocated / held, 3) if unallocated is not None and held else None,
+        # Twice the request: a hole of exactly the right size is not to be expected.
+        "fits_in_reserved": unallocated >= 2 * facts["requested_bytes"] if known else None,
+        "other_processes_share": round(others / total, 3) if others and total else None,
+    }
 
 
 def _bytes(match: re.Match[str]) -> int:

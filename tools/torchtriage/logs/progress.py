@@ -39,18 +39,35 @@ def step_signals(timeline: Timeline, hang_order: int | None, ended: Set[int]) ->
     # Without a hang, what a rank printed counts until its peers' last step: behind that everybody leaves the loop.
     until = hang_order if hang_order is not None else ahead.line.order
     left: dict[int, list[tuple[int, Line]]] = {}
+    done: list[tuple[int, Line]] = []
     stopped: dict[int, list[int]] = {}
     for rank, own in ranks.items():
+        end_line = timeline.owners[rank].end_line if rank in timeline.owners else None
+        if own.last_step == highest and hang_order is not None and end_line is not None and end_line.order < hang_order:
+            done.append((rank, end_line))
         if own.last_step is None or own.last_step >= highest or rank in ended:
             continue
-        end_line = timeline.owners[rank].end_line if rank in timeline.owners else None
         if end_line is not None and end_line.order < until:
             left.setdefault(own.last_step, []).append((rank, end_line))
         else:
             stopped.setdefault(own.last_step, []).append(rank)
     signals = [_left(step, found, highest, ahead, ranks) for step, found in sorted(left.items())[:MAX_SIGNALS]]
     signals += [_stopped(step, found, highest, ahead, ranks) for step, found in sorted(stopped.items())[:MAX_SIGNALS]]
+    if 0 < len(done) < len(ranks):
+        signals.append(_done_first(done, highest, ranks))
     return signals + _skipped(ranks)
+
+
+def _done_first(done: list[tuple[int, Line]], last_step: int, ranks: dict[int, OwnerMetrics]) -> Signal:
+    """Ranks that did all steps and went on while their peers, with as many steps before them, hung."""
+    name = "log.done_before_peers"
+    return Signal(
+        name=name,
+        scope=Scope(ranks=sorted(rank for rank, _ in done)),
+        facts={"last_step": last_step, "line": clean_text(done[0][1].text), "n_ranks": len(ranks)},
+        evidence=[quote(line, name) for _, line in done[:2]],
+        time_s=done[0][1].time_s,
+    )
 
 
 def _left(step: int, found: list[tuple[int, Line]], highest: int, ahead: Row, ranks: dict[int, OwnerMetrics]) -> Signal:

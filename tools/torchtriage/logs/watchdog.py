@@ -209,6 +209,7 @@ def _differences(timeouts: list[_Timeout]) -> list[Signal]:
                 facts={
                     "seq": seq,
                     "group": group,
+                    "same_operation": len(operations) == 1,
                     "by_rank": {str(r): _words(by_rank[r]) for r in ranks[:_MAX_PROGRESS]},
                 },
                 evidence=[quote(timeout.line, name, "WorkNCCL") for timeout in shown],
@@ -216,6 +217,11 @@ def _differences(timeouts: list[_Timeout]) -> list[Signal]:
             )
         )
     return signals[:MAX_SIGNALS]
+
+
+def _operation(fingerprint: str) -> str | None:
+    found = re.search(r"OpType=(\w{1,40})", fingerprint)
+    return found[1] if found else None
 
 
 def _words(timeout: _Timeout) -> str:
@@ -248,6 +254,7 @@ def _fingerprints(timeline: Timeline) -> list[Signal]:
                 facts={
                     "seq": int(seq[1]) if seq else None,
                     "group": None,
+                    "same_operation": _operation(match["first"]) == _operation(match["second"]),
                     "by_rank": {str(pair[0]): match["first"][:200], str(pair[1]): match["second"][:200]},
                 },
                 evidence=[quote(line, name, "CollectiveFingerPrint")],

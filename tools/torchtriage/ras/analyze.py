@@ -82,6 +82,7 @@ def analyze(answers: Sequence[Answer]) -> RasFindings:
         signals += _missing(communicator, found.rank_of_pid)
         signals += _status(communicator, found.rank_of_pid)
         signals += _counts(communicator, found.rank_of_pid)
+    signals += _opposite(communicators, found.rank_of_pid)
     signals += _silent_processes(ordered, found.rank_of_pid, signals)
     if not signals and (signal := _in_step(ordered, communicators)) is not None:
         signals.append(signal)
@@ -244,6 +245,35 @@ def _counts(communicator: _Communicator, rank_of_pid: Mapping[int, int]) -> list
         }  # fmt: skip
         signals.append(_signal(name, communicator, deviating, rank_of_pid, facts, evidence))
     return signals
+
+
+def _opposite(communicators: Mapping[str, _Communicator], rank_of_pid: Mapping[int, int]) -> list[Signal]:
+    """Two ranks that lag behind each other, one in one communicator and the other in another one."""
+    name = "ras.opposite_lag"
+    behind_in = [(c, behind) for c in communicators.values() if (behind := _behind(c))]
+    for first, first_behind in behind_in:
+        for second, second_behind in behind_in:
+            both = {_process(r) for r in _known(first)} & {_process(r) for r in _known(second)}
+            here, there = both & first_behind.keys(), both & second_behind.keys()
+            if first is second or not here - there or not there - here:
+                continue
+            one, other = first_behind[min(here - there, key=str)], second_behind[min(there - here, key=str)]
+            evidence = _quotes([one[0]], one[1], name) + _quotes([other[0]], other[1], name)
+            return [
+                _signal(name, first, [one[0], other[0]], rank_of_pid, {"other_communicator": second.name}, evidence)
+            ]
+    return []
+
+
+def _behind(communicator: _Communicator) -> dict[tuple[str | None, int | None], tuple[_Rank, str]]:
+    """Processes that launched fewer of some operation than most members, with that operation."""
+    found: dict[tuple[str | None, int | None], tuple[_Rank, str]] = {}
+    for op, tally in _tallies(communicator).items():
+        peers = max(tally, key=lambda count: (tally[count], count))
+        for rank in communicator.ranks.values():
+            if rank.counts.get(op, peers) < peers:
+                found.setdefault(_process(rank), (rank, op))
+    return found
 
 
 def _tallies(communicator: _Communicator) -> dict[str, Counter[int]]:

@@ -229,6 +229,8 @@ def _signal(name: str, members: Sequence[_Judged], facts: dict[str, Any]) -> Sig
 
 def _quote(each: _Judged, signal: str) -> Evidence | None:
     """The frame that decided; for a place, the user's frame; without frames, the thread's header."""
+    if (refused := each.seen.process.get("refused")) is not None:
+        return _evidence(each.seen.artefact, refused, signal)
     thread = each.seen.process["threads"][each.standing.thread_index] if each.seen.process["threads"] else None
     if thread is None:
         return None

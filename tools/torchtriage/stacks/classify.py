@@ -52,6 +52,8 @@ def classify(process: Mapping[str, Any]) -> Standing:
 
     The main thread decides. While it waits for autograd, the autograd thread that is at work decides for it.
     """
+    if (refused := process.get("refused")) is not None:
+        return Standing(refused["state"], None, refused["meaning"], certain=refused["state"] != "unreadable")
     threads: list[Mapping[str, Any]] = process["threads"]
     index = next((i for i, thread in enumerate(threads) if thread["main"]), 0)
     if not threads or not threads[index]["frames"]:

@@ -15,6 +15,7 @@ from torchtriage.artefacts.clean import clean_text
 from torchtriage.artefacts.text import read_lines
 from torchtriage.artefacts.view import load_view
 from torchtriage.errors import UnreadableError
+from torchtriage.stacks.refusals import MAX_REFUSAL_LINES, refusal_in
 from torchtriage.stacks.text_dumps import (
     MAX_CHARS,
     MAX_FRAMES,
@@ -58,9 +59,15 @@ def _read_text(path: str, compression: str | None) -> tuple[list[dict[str, Any]]
     artefact = cast("Artefact", SimpleNamespace(path=Path(path), compression=compression))
     dumps = TextDumps()
     understood = True
+    head: list[str] = []
     for number, line in enumerate(read_lines(artefact), start=1):
+        if number <= MAX_REFUSAL_LINES:
+            head.append(line)
         understood = dumps.feed(number, line)
     dumps.finish()
+    if not dumps.processes and (refusal := refusal_in(head)) is not None:
+        process = new_process("py-spy", refusal["pid"], None) | {"refused": refusal}
+        return [process], [f"holds an error instead of a stack: {refusal['meaning']}"]
     notes: list[str] = []
     repeated = {key: n for key, n in dumps.n_dumps.items() if n > 1}
     for key, n in list(repeated.items())[:8]:

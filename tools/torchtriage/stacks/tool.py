@@ -13,7 +13,6 @@ from torchtriage.errors import BadCallError, UnreadableError
 from torchtriage.report import Culprits, NextCheck, StacksReport
 from torchtriage.stacks.analyze import StackFindings, analyze
 from torchtriage.stacks.classify import WAITING
-from torchtriage.stacks.refusals import refusal_in
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -67,11 +66,6 @@ def read_dumps(inputs: Inputs) -> tuple[list[tuple[str, dict[str, Any]]], dict[i
             continue
         gaps.extend(f"{shown}: {clean_text(note)}" for note in outcome.result["notes"])
         dumps.append((outcome.artefact.name, outcome.result))
-    gaps.extend(
-        f"{clean_text(artefact.name)}: holds an error instead of a stack: {refusal}"
-        for artefact in inputs.artefacts
-        if (refusal := refusal_in(artefact)) is not None
-    )
     rank_of_pid, conflicts = _ranks_of_pids(inputs.of("rank_note"))
     gaps.extend(conflicts)
     return dumps, rank_of_pid, gaps

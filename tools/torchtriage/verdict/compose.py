@@ -19,7 +19,7 @@ from torchtriage.report import (
     Verdict,
 )
 from torchtriage.verdict.gather import UNJUDGED
-from torchtriage.verdict.health import good_signs, reasons_against_health
+from torchtriage.verdict.health import good_signs, job_finished, reasons_against_health
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -34,11 +34,14 @@ MAX_RULED_OUT = 4
 MAX_CANDIDATES = 5
 # Words alone never say more than "look here first".
 SEARCHED = 0.3
+_ENDS_A_JOB = frozenset({"hang", "nccl_timeout", "crash", "init", "oom"})
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")
 
 
 def compose(tool: str, book: Playbook, decision: Decision, findings: Findings, paths: Sequence[str]) -> Verdict:
     """The verdict on what was gathered."""
+    if job_finished(findings):
+        _drop_what_ends_a_job(decision)
     best = decision.assessments[0] if decision.assessments else None
     candidates = _candidates(decision.assessments)
     gaps = _gaps(findings)
@@ -133,6 +136,13 @@ def rank_words(ranks: Iterable[int]) -> str:
     shown = ", ".join(str(a) if a == b else (f"{a}-{b}" if b > a + 1 else f"{a}, {b}") for a, b in runs[:8])
     more = f" and {sum(b - a + 1 for a, b in runs[8:])} more" if len(runs) > 8 else ""
     return f"rank{'s' if len(ordered) > 1 else ''} {shown}{more}"
+
+
+def _drop_what_ends_a_job(decision: Decision) -> None:
+    """A job whose every rank finished in good order neither hung nor crashed, whatever one moment of it looked like."""
+    ended = [a for a in decision.assessments if a.entry.branch in _ENDS_A_JOB]
+    decision.assessments = [a for a in decision.assessments if a.entry.branch not in _ENDS_A_JOB]
+    decision.ruled_out[:0] = [(a.entry, "every rank finished, and no rank reports a failure") for a in ended]
 
 
 def _summary(best: Assessment) -> str:

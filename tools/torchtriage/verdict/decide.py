@@ -25,7 +25,7 @@ PROVEN_BY_SEVERAL_KINDS = 0.95
 PROVEN_BY_ONE_KIND = 0.88
 LIKELY_AND_SUPPORTED = 0.7
 LIKELY = 0.6
-SUPPORTED_TWICE = 0.45
+SUPPORTED_TWICE = 0.35
 SUPPORTED = 0.25
 UNSURE = 0.75  # factor: the reader itself was not sure whose fault a proof is
 RIVALLED = 0.7  # factor: another mode, unrelated, is proven as well
@@ -137,8 +137,6 @@ def _hold(proof: Proof, view: _View) -> _Held | None:
     for condition, found in matched:
         at_culprit = [o for o in found if not ranks or not o.ranks or o.ranks & ranks or not condition.meets_culprit]
         observed.extend(at_culprit or found)
-    if meeting is None:
-        ranks = frozenset[int]().union(*(o.ranks for o in observed))
     return _Held(ranks, _unique(observed))
 
 

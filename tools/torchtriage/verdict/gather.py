@@ -187,6 +187,10 @@ def _analyze_ras(outcomes: Sequence[Outcome], rank_of_pid: dict[int, int], findi
     from torchtriage.ras.analyze import analyze
 
     found = analyze([(o.artefact.name, o.result) for o in outcomes])
+    if found.rank_of_pid and rank_of_pid and found.rank_of_pid.keys().isdisjoint(rank_of_pid):
+        names = ", ".join(clean_text(o.artefact.name) for o in outcomes[:3])
+        findings.losses.append(f"{names}: speaks of other processes than the logs, so of another job; left out")
+        return
     findings.kinds_read.add("ras")
     findings.observations.extend(_of_signal(s) for s in found.signals)
     findings.ranks.update(found.rank_of_pid.values())

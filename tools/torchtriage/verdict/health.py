@@ -13,15 +13,33 @@ if TYPE_CHECKING:
 # What can only be said of a job when artefacts of these kinds were judged: a snapshot may show a leak, a kernel log an
 # Xid. nvidia-smi's output and configurations are often lying beside healthy jobs and decide nothing by themselves.
 _HIDES_TROUBLE = ("memory_snapshot", "kernel_log")
-# A kind of artefact that was read must itself say that all is well. Stacks never can: they are one moment.
-_GOOD_SIGN = {"flight": "flight.in_step", "trace": "trace.balanced", "ras": "ras.in_step"}
+# A profile that was read must itself say that all is well. Stacks, RAS answers and dumps taken on demand are one moment
+# of a job that finished afterwards: trouble in them counts, the lack of a good sign does not.
+_GOOD_SIGN = {"trace": "trace.balanced"}
+_MOMENTARY = frozenset({"ras", "stacks"})
+# What a log says of an end that was not good, apart from signals of trouble.
+_BAD_ENDS = frozenset({"log.left_loop_early", "log.stopped_early", "log.done_before_peers"})
+
+
+def job_finished(findings: Findings) -> bool:
+    """Whether the logs show every known rank finishing, and no rank reporting a failure."""
+    names = {o.name for o in findings.observations}
+    trouble = any(
+        o.health == "trouble" and o.kind == "log" and o.name not in _WITHOUT_END for o in findings.observations
+    )
+    return _covers(findings, "log.finished") and not trouble and not names & _BAD_ENDS
+
+
+# Trouble that a job can have and still finish.
+_WITHOUT_END = frozenset({"log.metric_outlier", "log.nonfinite_metric", "log.metric_diverged"})
 
 
 def reasons_against_health(findings: Findings) -> list[str]:
     """Why the job may not be called healthy; empty when it may."""
     reasons: list[str] = []
     names = {o.name for o in findings.observations}
-    trouble = [o for o in findings.observations if o.health == "trouble"]
+    finished = job_finished(findings)
+    trouble = [o for o in findings.observations if o.health == "trouble" and not (finished and o.kind in _MOMENTARY)]
     if trouble:
         reasons.append(f"there is trouble: {', '.join(sorted({o.name for o in trouble}))}")
     if findings.losses:
@@ -40,7 +58,7 @@ def reasons_against_health(findings: Findings) -> list[str]:
         reasons.append("no log shows every rank finishing")
     if "log.steps_even" not in names and "flight.in_step" not in names:
         reasons.append("no log shows every rank doing the same steps")
-    if names & {"log.left_loop_early", "log.stopped_early"}:
+    if names & _BAD_ENDS:
         reasons.append("ranks did different numbers of steps")
     return reasons
 
