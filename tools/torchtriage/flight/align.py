@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from torchtriage.flight.history import CONTINUES, NOVEL, followers, place_of
+from torchtriage.flight.history import CONTINUES, MAX_HISTORY, followers, place_of
 from torchtriage.flight.ops import how_they_differ, is_barrier
 
 if TYPE_CHECKING:
@@ -245,7 +245,7 @@ def _depart_at(seq: int, tracks: Sequence[Track], vocabulary: Vocabulary) -> lis
         kind, shift = _judge(seq, witness, track, vocabulary)
         if not sure and kind in ("collective_missing", "collective_extra"):
             swap = swap or _unsure_shift(seq, (kind, shift), witness, track)
-        left = _left_loop(seq, track, witness)
+        left = kind != "dtype_mismatch" and _left_loop(seq, track, witness, vocabulary)
         found.setdefault((kind, shift, left), []).append(track)
     if swap is not None:
         return [swap]
@@ -259,7 +259,7 @@ def _depart_at(seq: int, tracks: Sequence[Track], vocabulary: Vocabulary) -> lis
             shift,
             sure=sure,
             left_loop=left and not shift,
-            peers_left_loop=not left and not shift and _left_loop(seq, witness, group[0]),
+            peers_left_loop=not left and not shift and _left_loop(seq, witness, group[0], vocabulary),
         )
         for (kind, shift, left), group in sorted(found.items(), key=lambda item: item[1][0].rank)
     ]
@@ -294,14 +294,18 @@ def _skipped_by_pattern(seq: int, witness: Track, track: Track) -> bool:
     )
 
 
-def _left_loop(seq: int, track: Track, other: Track) -> bool:
-    """Whether a rank's call is new to it while its peers' call goes on with what all of them did before."""
+def _left_loop(seq: int, track: Track, other: Track, vocabulary: Vocabulary) -> bool:
+    """Whether a rank went on to another part of the program while its peers go on with what all of them did before.
+
+    New sizes at a place where it called before are not that, nor is a call after which both go on alike.
+    """
     history = _history(track, seq)
-    return (
-        len(history) >= 2
-        and place_of(track.soft_at(seq), history) == NOVEL
-        and place_of(other.soft_at(seq), _history(other, seq)) == CONTINUES
-    )
+    if len(history) < 2 or _agree(other.hard, seq + 1 - other.first, track.hard, seq + 1 - track.first):
+        return False
+    call = vocabulary.calls[track.soft_at(seq)]
+    before = [vocabulary.calls[soft] for soft in set(history[-MAX_HISTORY:])]
+    seen = any((c.site == call.site if call.site else c.op == call.op) for c in before)
+    return not seen and place_of(other.soft_at(seq), _history(other, seq)) == CONTINUES
 
 
 def is_barrier_call(track: Track, seq: int, vocabulary: Vocabulary) -> bool:

@@ -86,6 +86,7 @@ class Finding:
             "n_ranks": len(self.group.ranks),
             "unfinished": True,
             "root": self.root,
+            "issuer": self.call.issuer if self.call else "",
             **self.facts,
         }
         return Signal(

@@ -173,9 +173,9 @@ def _soft_numbers(summary: Mapping[str, Any], vocabulary: Vocabulary) -> list[in
         Signature(op_of(name), shapes(ins), shapes(outs), words(in_types), words(out_types))
         for name, ins, outs, in_types, out_types in summary["signatures"]
     ]
-    sites: list[str] = [row[0] for row in summary["sites"]]
+    sites: list[tuple[str, str]] = [(row[0], row[3]) for row in summary["sites"]]
     tokens: list[tuple[int, int, str]] = summary["tokens"]
-    return [vocabulary.number((signatures[s],), sites[site], thread) for s, site, thread in tokens]
+    return [vocabulary.number((signatures[s],), sites[site][0], thread, sites[site][1]) for s, site, thread in tokens]
 
 
 def _track(

@@ -30,6 +30,8 @@ class Call:
     signatures: tuple[Signature, ...]
     site: str
     thread: str
+    issuer: str = ""
+    """Machinery that issued it on its own: fsdp, zero, or nothing known."""
 
     @property
     def op(self) -> str:
@@ -63,13 +65,13 @@ class Vocabulary:
         self._soft: dict[Any, int] = {}
         self._hard: dict[Any, int] = {}
 
-    def number(self, signatures: tuple[Signature, ...], site: str, thread: str) -> int:
+    def number(self, signatures: tuple[Signature, ...], site: str, thread: str, issuer: str = "") -> int:
         """The soft number of a call."""
         key = (signatures, site)
         soft = self._soft.get(key)
         if soft is None:
             soft = self._soft[key] = len(self.calls)
-            self.calls.append(Call(signatures, site, thread))
+            self.calls.append(Call(signatures, site, thread, issuer))
             self.moved.append(sent_received(signatures))
             comparable = tuple(signature.comparable() for signature in signatures)
             self.hard_of.append(self._hard.setdefault(comparable, len(self._hard) + 1))
@@ -79,7 +81,7 @@ class Vocabulary:
         """The number of a coalesced call made of several entries."""
         signatures = tuple(s for member in members[:256] for s in self.calls[member].signatures)
         first = self.calls[members[0]]
-        return self.number(signatures, first.site, first.thread)
+        return self.number(signatures, first.site, first.thread, first.issuer)
 
 
 @dataclass

@@ -29,7 +29,7 @@ def quote_call(track: Track, seq: int, signal: str, fields: tuple[str, ...], *, 
         for field in fields
         if values[_SIGNATURE_FIELDS[field]] is not None
     ]
-    _, position, frame = summary["sites"][site_number]
+    _, position, frame, _ = summary["sites"][site_number]
     if site and frame is not None:
         quotes.append(quote_value(track.dump.artefact, f"{here}/frames/{position}", frame, signal))
     return quotes

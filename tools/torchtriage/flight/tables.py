@@ -19,6 +19,8 @@ _ROUTE = re.compile(r"(?:[^:]{0,64}:)?(send|recv) (\d{1,7})(->|<-)(\d{1,7})\Z")
 # Files of torch and of the interpreter never are the place that a person looks for.
 _TORCH = ("/torch/distributed/", "/torch/nn/", "/torch/utils/", "/torch/autograd/", "/torch/optim/", "/torch/csrc/",
           "/torch/_", "site-packages/torch/", "dist-packages/torch/", "/lib/python3.", "<frozen ")  # fmt: skip
+# Machinery that issues collectives on its own, for a module's parameters and gradients.
+_ISSUERS = (("/fsdp/", "fsdp"), ("/fully_sharded_data_parallel", "fsdp"), ("/deepspeed/runtime/zero/", "zero"))
 _LIBRARY = ("site-packages/", "dist-packages/")
 
 
@@ -115,11 +117,11 @@ class SiteTable:
     """Numbers the call sites: the innermost frame outside torch and installed packages. Number 0 is "none known"."""
 
     def __init__(self) -> None:
-        """``rows`` are [label "function (file:line)", index of the frame, the frame itself when it can be quoted]."""
-        self.rows: list[list[Any]] = [["", -1, None]]
-        self._ids: dict[tuple[str, int], int] = {}
+        """``rows`` are [label "function (file:line)", index of the frame, the frame when it can be quoted, issuer]."""
+        self.rows: list[list[Any]] = [["", -1, None, ""]]
+        self._ids: dict[tuple[str, int, str], int] = {}
         self._by_identity: dict[int, int] = {}
-        self._frames: dict[int, tuple[int, str]] = {}
+        self._frames: dict[int, tuple[int, str, str]] = {}
         self._looks_left = MAX_FRAME_LOOKS
 
     def id_of(self, frames: Any) -> int:
@@ -133,39 +135,43 @@ class SiteTable:
         return found
 
     def _find(self, frames: list[Any]) -> int:
-        fallback = -1
+        fallback, issuer = -1, ""
         for position, frame in enumerate(frames[:MAX_FRAMES_PER_ENTRY]):
             self._looks_left -= 1
             if self._looks_left < 0:
                 return 0
-            kind, _ = self._frames.get(id(frame)) or self._judge(frame)
+            kind, _, by = self._frames.get(id(frame)) or self._judge(frame)
+            issuer = issuer or by
             if kind == 0:
-                return self._number(frames, position)
+                return self._number(frames, position, issuer)
             if kind == 1 and fallback < 0:
                 fallback = position
-        return self._number(frames, fallback) if fallback >= 0 else 0
+        return self._number(frames, fallback, issuer) if fallback >= 0 else 0
 
-    def _judge(self, frame: Any) -> tuple[int, str]:
-        """(0 the user's, 1 an installed package's, 2 torch's or none; label)."""
-        kind, label = 2, ""
+    def _judge(self, frame: Any) -> tuple[int, str, str]:
+        """(0 the user's, 1 an installed package's, 2 torch's or none; label; which machinery it is of)."""
+        kind, label, issuer = 2, "", ""
         if frame.__class__ is dict:
             name, file, line = frame.get("name"), frame.get("filename"), frame.get("line")
+            if file.__class__ is str:
+                issuer = next((by for part, by in _ISSUERS if part in file[:4096]), "")
             if file.__class__ is str and file and name.__class__ is str and not any(p in file[:4096] for p in _TORCH):
                 kind = 1 if any(p in file[:4096] for p in _LIBRARY) else 0
                 number = as_int(line)
                 base = file[-512:].replace("\\", "/").rpartition("/")[2][:128]
                 label = f"{name[:128]} ({base}:{number if number is not None else '?'})"
-        self._frames[id(frame)] = (kind, label)
-        return kind, label
+        self._frames[id(frame)] = (kind, label, issuer)
+        return kind, label, issuer
 
-    def _number(self, frames: list[Any], position: int) -> int:
+    def _number(self, frames: list[Any], position: int, issuer: str) -> int:
         frame = frames[position]
         label = self._frames[id(frame)][1]
-        found = self._ids.get((label, position))
+        found = self._ids.get((label, position, issuer))
         if found is None:
-            found = self._ids[(label, position)] = len(self.rows)
+            found = self._ids[(label, position, issuer)] = len(self.rows)
             plain = list(frame) == ["name", "filename", "line"] and all(
                 v.__class__ is int or (v.__class__ is str and len(v) <= 1024) for v in frame.values()
             )
-            self.rows.append([label, position, dict(frame) if plain and as_int(frame["line"]) is not None else None])
+            quotable = dict(frame) if plain and as_int(frame["line"]) is not None else None
+            self.rows.append([label, position, quotable, issuer])
         return found

@@ -52,7 +52,8 @@ def analyze(timeline: Timeline) -> LogFindings:
     ended = {rank for signal in exceptions if signal.name == "log.python_exception" for rank in signal.scope.ranks}
     exits = exit_signals(timeline, ranks_with_exception(timeline))
     values, well = value_signals(timeline)
-    steps = step_signals(timeline, first_hang_order(timeline), ended)
+    timed_out = {rank for s in watchdog if s.name == "log.watchdog_timeout" for rank in s.scope.ranks}
+    steps = step_signals(timeline, first_hang_order(timeline), ended, timed_out)
     uneven = any(signal.name in ("log.left_loop_early", "log.stopped_early") for signal in steps)
     good = good_signals(timeline, values_are_well=well and not uneven)
     return LogFindings(

@@ -214,11 +214,11 @@ def _shares(facts: dict[str, Any]) -> dict[str, Any]:
     unallocated, allocated = facts["reserved_unallocated_bytes"], facts["allocated_bytes"]
     held = (unallocated or 0) + (allocated or 0)
     others, total = sum(facts["other_processes_bytes"]), facts["total_bytes"]
-    known = unallocated is not None and facts["requested_bytes"] is not None
+    requested = facts["requested_bytes"]
     return {
         "reserved_unallocated_share": round(unallocated / held, 3) if unallocated is not None and held else None,
         # Twice the request: a hole of exactly the right size is not to be expected.
-        "fits_in_reserved": unallocated >= 2 * facts["requested_bytes"] if known else None,
+        "fits_in_reserved": None if unallocated is None or requested is None else unallocated >= 2 * requested,
         "other_processes_share": round(others / total, 3) if others and total else None,
     }
 

@@ -23,13 +23,14 @@ def stepping(timeline: Timeline) -> dict[int, OwnerMetrics]:
     return {owner: own for owner, own in owners if isinstance(owner, int) and own.n_stepped > 0}
 
 
-def step_signals(timeline: Timeline, hang_order: int | None, ended: Set[int]) -> list[Signal]:
+def step_signals(timeline: Timeline, hang_order: int | None, ended: Set[int], timed_out: Set[int]) -> list[Signal]:
     """Signals about ranks whose steps differ from their peers'.
 
     Args:
         timeline: what was read.
         hang_order: the place of the first line that tells of a time-out, or None.
         ended: ranks whose end is told by an exception; that they stop is explained.
+        timed_out: ranks that wait for others, by their own watchdog's word.
     """
     ranks = stepping(timeline)
     if len(ranks) < 2:
@@ -43,7 +44,8 @@ def step_signals(timeline: Timeline, hang_order: int | None, ended: Set[int]) ->
     stopped: dict[int, list[int]] = {}
     for rank, own in ranks.items():
         end_line = timeline.owners[rank].end_line if rank in timeline.owners else None
-        if own.last_step == highest and hang_order is not None and end_line is not None and end_line.order < hang_order:
+        went_on = end_line is not None and hang_order is not None and end_line.order < hang_order
+        if own.last_step == highest and end_line is not None and went_on:
             done.append((rank, end_line))
         if own.last_step is None or own.last_step >= highest or rank in ended:
             continue
@@ -53,7 +55,7 @@ def step_signals(timeline: Timeline, hang_order: int | None, ended: Set[int]) ->
             stopped.setdefault(own.last_step, []).append(rank)
     signals = [_left(step, found, highest, ahead, ranks) for step, found in sorted(left.items())[:MAX_SIGNALS]]
     signals += [_stopped(step, found, highest, ahead, ranks) for step, found in sorted(stopped.items())[:MAX_SIGNALS]]
-    if 0 < len(done) < len(ranks):
+    if done and timed_out - {rank for rank, _ in done}:
         signals.append(_done_first(done, highest, ranks))
     return signals + _skipped(ranks)
 
