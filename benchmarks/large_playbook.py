@@ -6,9 +6,12 @@ The product needs no switch for it: it finds its knowledge beside its package, s
 from __future__ import annotations
 
 import shutil
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from measuring import ROOT
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 _LIBRARIES = ("allocator", "checkpoint writer", "tokenizer", "prefetcher", "optimizer shard", "pipeline stage")
 _FAULTS = ("lost", "refused", "stale", "truncated", "duplicated", "overdue", "misaligned", "exhausted")

@@ -65,7 +65,7 @@ def _with_hyphens(arguments: list[str]) -> list[str]:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="torchtriage",
-        description="From what a failed distributed PyTorch job left behind to one verdict: what, where, why, and the fix.",
+        description="From what a failed distributed PyTorch job left behind to one verdict: what, where, why, fix.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,

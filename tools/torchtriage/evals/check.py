@@ -1,4 +1,4 @@
-"""``python -m torchtriage.evals.check CASE...``: triage cases, show the verdict, and say whether it is the expected one.
+"""``python -m torchtriage.evals.check CASE...``: triage cases, show verdicts, say whether they are the expected ones.
 
 Exit status 0 when all verdicts are as expected, else 1.
 """

@@ -18,7 +18,7 @@ _REFUSALS: tuple[tuple[tuple[str, ...], str, str], ...] = (
     (
         ("Failed to suspend process", "SIGSTOP"),
         "stopped",
-        "the process was already stopped; `py-spy dump --nonblocking` or `pystack remote --no-block` read it all the same",
+        "the process was already stopped; `py-spy dump --nonblocking` or `pystack remote --no-block` can read it",
     ),
     (
         ("Permission Denied: Try running again with elevated permissions",),

@@ -75,7 +75,7 @@ def compose(tool: str, book: Playbook, decision: Decision, findings: Findings, p
             summary=f"No sign of trouble: {_and(SIGNALS[o.name].meaning for o in signs)}",
             confidence=0.9,
             evidence=_evidence(signs),
-            gaps=gaps,
+            gaps=gaps if "trace" in findings.kinds_read else [*gaps, "speed was not judged: no profiler traces were given"],
         )
     return Verdict(
         tool=tool,
@@ -154,6 +154,8 @@ def _summary(best: Assessment) -> str:
                 known.setdefault(name, value)
     if best.ranks:
         known["ranks"] = rank_words(best.ranks)
+    if seen := frozenset[int]().union(*(o.ranks for o in best.observed)):
+        known["seen_ranks"] = rank_words(seen)
     for template in best.entry.summary:
         if all(name in known for name in _PLACEHOLDER.findall(template)):
             line = _PLACEHOLDER.sub(lambda m: clean_text(str(known[m[1]]), 120), template)
