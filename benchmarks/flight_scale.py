@@ -1,200 +1,178 @@
-"""Measure ``analyze_flight_recorder`` on generated dumps: wall time and peak memory, beside torch's own analyser.
+"""Measure ``analyze_flight_recorder`` on generated dumps beside torch's own analyser: time, memory, and who is right.
 
-    python benchmarks/flight_scale.py [--ranks 64] [--entries 2000] [--layout world|3d] [--variant missing_last|...]
+    python benchmarks/flight_scale.py [--torch-python /path/to/python] [--sets 64x2000-world ...] [--repeat 5]
 
-The generator writes what torch's writer writes: schema 2.10 pickles of protocol 2, 8 frames per entry shared between
-entries. torchfrtrace (torch.distributed.flight_recorder) is run on the same files only when torch is importable.
+Both programs get the same files, one after the other, in the same run. A set is RANKSxENTRIES-LAYOUT[-VARIANT]; layouts
+and variants are those of ``flight_dumps.py``. torch is optional: without it, its rows are left out and a note says so.
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import json
 import os
-import pickle
+import re
 import subprocess
 import sys
 import tempfile
-import threading
-import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-VARIANTS = ("healthy", "missing_last", "skipped_one", "wrong_size", "wrong_type", "all_joined")
-ROOT = Path(__file__).resolve().parents[1]
-BASE_NS = 1_790_000_000_000_000_000
-OPS = (("all_reduce", 65536), ("_all_gather_base", 4096), ("_reduce_scatter_base", 8192), ("all_reduce", 262144))
+from flight_dumps import PREFIX, VARIANTS, DumpSet, write_dumps
+from measuring import RESULTS, ROOT, peak_memory, spread, table, timed, versions, write_results
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
-def frames_of(op: int) -> list[dict[str, Any]]:
-    """Eight frames, innermost first: two of torch, one of the user's loop, five above it."""
-    library = "/opt/venv/lib/python3.12/site-packages/torch/distributed/distributed_c10d.py"
-    return [
-        {"name": OPS[op][0], "filename": library, "line": 3000 + op},
-        {"name": "wrapper", "filename": library.replace("distributed_c10d", "c10d_logger"), "line": 83},
-        {"name": "train_step", "filename": "/workspace/train.py", "line": 50 + op},
-        *({"name": f"level_{k}", "filename": "/workspace/train.py", "line": 100 + k} for k in range(5)),
-    ]  # fmt: skip
-
-
-def layout_groups(n_ranks: int, layout: str) -> list[tuple[str, str, list[int]]]:
-    """(name, description, ranks): the world alone, or with tensor-parallel rows of 8 and data-parallel columns."""
-    world = [("0", "default_pg", list(range(n_ranks)))]
-    if layout == "world":
-        return world
-    tp = [list(range(k, min(k + 8, n_ranks))) for k in range(0, n_ranks, 8)]
-    dp = [list(range(k, n_ranks, 8)) for k in range(min(8, n_ranks))]
-    rows = [*(("TENSOR_PARALLEL", r) for r in tp), *(("DATA_PARALLEL", r) for r in dp)]
-    return world + [(str(number), desc, ranks) for number, (desc, ranks) in enumerate(rows, start=1)]
+TARGETS = {"64x2000-world": (1.2, 120.0), "64x2000-3d": (1.2, 120.0)}
+"""Wall seconds and MB of memory over all processes."""
+COST_SETS = ["64x2000-world", "64x2000-3d", "512x2000-world"]
+CORRECTNESS_SETS = [
+    "8x200-world-missing_last", "8x200-world-wrong_size", "8x200-world-wrong_size_first", "8x200-world-wrong_type",
+    "8x200-world-skipped_one", "8x200-two-order_swap", "8x200-world-all_joined", "8x200-world-truncated_file",
+    "8x200-world-json_file", "8x200-world-healthy",
+]  # fmt: skip
+LIMIT_S = 1200.0
+_SET = re.compile(r"(\d+)x(\d+)-(world|3d|two)(?:-(\w+))?")
+_MISSING = re.compile(r"missing ranks: \{([\d, ]*)\}")
+_CULPRIT = re.compile(r"Culprit rank (\d+)")
+_VERSION_CODE = "import torch, torch.distributed.flight_recorder.fr_trace; print(torch.__version__)"
 
 
-def dump_of(rank: int, n_ranks: int, n_entries: int, layout: str, variant: str, odd_rank: int) -> dict[str, Any]:
-    """One rank's dump; all but the last call are completed unless the variant says otherwise."""
-    groups = [g for g in layout_groups(n_ranks, layout) if rank in g[2]]
-    frames = [frames_of(op) for op in range(len(OPS))]
-    counters = dict.fromkeys((g[0] for g in groups), 0)
-    odd = rank == odd_rank
-    entries: list[dict[str, Any]] = []
-    planned = [(groups[(i // len(OPS)) % len(groups)], i % len(OPS)) for i in range(n_entries)]
-    skipped_at = n_entries - 2
-    for i, (group, op) in enumerate(planned):
-        if odd and (
-            (variant == "missing_last" and i == n_entries - 1) or (variant == "skipped_one" and i == skipped_at)
-        ):
-            continue
-        counters[group[0]] += 1
-        seq = counters[group[0]]
-        name, size = OPS[op]
-        last = i >= (skipped_at if variant == "skipped_one" else n_entries - 1)
-        if odd and last and variant == "wrong_size":
-            size += 128
-        if odd and last and variant == "wrong_type":
-            name = "broadcast"
-        done = variant == "healthy" or not last
-        created = BASE_NS + i * 1_000_000 + rank
-        entries.append({
-            "frames": frames[op], "record_id": len(entries), "pg_id": groups.index(group),
-            "process_group": (group[0], group[1]), "thread_name": "python3", "thread_id": "140241203544384",
-            "collective_seq_id": seq, "p2p_seq_id": 0, "op_id": seq, "profiling_name": f"nccl:{name}",
-            "time_created_ns": created, "input_sizes": [[size]], "input_dtypes": ["Float"], "output_sizes": [[size]],
-            "output_dtypes": ["Float"], "state": "completed" if done else "scheduled",
-            "time_discovered_started_ns": None, "time_discovered_completed_ns": created + 500 if done else None,
-            "retired": done, "timeout_ms": 600000, "is_p2p": False,
-        })  # fmt: skip
-    waiting = {e["process_group"][0] for e in entries if not e["retired"]}
-    return {
-        "version": "2.10",
-        "comm_lib_version": "2.28.9",
-        "pg_config": {n: {"name": n, "desc": d, "ranks": str(r)} for n, d, r in groups},
-        "pg_status": {
-            str(k): {
-                "last_enqueued_collective": counters[g[0]],
-                "last_started_collective": -1,
-                "last_completed_collective": counters[g[0]] - (g[0] in waiting),
-            }
-            for k, g in enumerate(groups)
-        },
-        "entries": entries,
-    }
+def parsed_set(text: str) -> DumpSet:
+    """A set from its short name.
+
+    Raises:
+        argparse.ArgumentTypeError: it is not one.
+    """
+    found = _SET.fullmatch(text)
+    if found is None or (found[4] or "missing_last") not in VARIANTS:
+        raise argparse.ArgumentTypeError(f"{text}: not RANKSxENTRIES-world|3d|two[-{'|'.join(VARIANTS)}]")
+    return DumpSet(int(found[1]), int(found[2]), found[3], found[4] or "missing_last")
 
 
-def write_dumps(folder: Path, n_ranks: int, n_entries: int, layout: str, variant: str, odd_rank: int) -> int:
-    """Write one file per rank; return their size in bytes."""
-    total = 0
-    for rank in range(n_ranks):
-        data = pickle.dumps(dump_of(rank, n_ranks, n_entries, layout, variant, odd_rank), protocol=2)
-        (folder / f"nccl_trace_rank_{rank}").write_bytes(data)
-        total += len(data)
-    return total
+def read_ours(output: str, truth: list[int], variant: str) -> tuple[str, bool]:
+    """What torchtriage says, in short, and whether it is right."""
+    report = json.loads(output[output.index("{") :])
+    named: list[int] = report["culprits"]["ranks"]
+    kinds = [divergence["kind"] for divergence in report["divergences"]]
+    if variant == "healthy":
+        right = report["status"] == "in_step"
+    elif variant == "all_joined":
+        right = not named and kinds == ["all_joined_none_finished"]
+    else:
+        right = named == truth
+    said = f"{kinds[0]}, " if kinds else f"{report['status']}, "
+    return said + (f"names {_ranks(named)}" if named else "names nobody"), right
 
 
-def tree_rss_bytes(root: int) -> int:
-    """Resident memory of a process and all its descendants, from /proc."""
-    parents: dict[int, int] = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                stat = (entry / "stat").read_text(encoding="utf-8", errors="replace")
-            except OSError:
-                continue
-            parents[int(entry.name)] = int(stat.rpartition(")")[2].split()[1])
-    family, grew = {root}, True
-    while grew:
-        more = {pid for pid, parent in parents.items() if parent in family} - family
-        grew = bool(more)
-        family |= more
-    total = 0
-    for pid in family:
-        try:
-            total += int(Path(f"/proc/{pid}/statm").read_text(encoding="utf-8").split()[1]) * os.sysconf("SC_PAGE_SIZE")
-        except (OSError, IndexError):
-            continue
-    return total
+def read_torch(output: str, truth: list[int], variant: str) -> tuple[str, bool]:
+    """What torchfrtrace says; right when its first verdict, or all of them together, name the truth and no more."""
+    if "Traceback (most recent call last)" in output:
+        return f"ends with {output.strip().splitlines()[-1][:80]}", False
+    verdicts: list[list[int]] = []
+    for line in output.splitlines():
+        missing = _MISSING.search(line)
+        ranks = [int(n) for n in missing[1].split(",") if n.strip()] if missing else []
+        ranks += map(int, _CULPRIT.findall(line))
+        if ranks:
+            verdicts.append(sorted(set(ranks)))
+    union = sorted({rank for ranks in verdicts for rank in ranks})
+    if variant in ("healthy", "all_joined"):
+        # It has no words for "all joined and nobody finished", and silence is what it says of a healthy job.
+        right = variant == "healthy" and not union
+    else:
+        right = truth in (union, verdicts[0] if verdicts else [])
+    return (f"names {_ranks(union)}" if union else "names nobody"), right
 
 
-def measure(command: list[str], environment: dict[str, str]) -> tuple[float, int, str]:
-    """Run a command; (wall seconds, peak bytes over the whole process tree, its output)."""
-    start = time.perf_counter()
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment)
-    peak = 0
-    stop = threading.Event()
-
-    def watch() -> None:
-        nonlocal peak
-        while not stop.wait(0.02):
-            peak = max(peak, tree_rss_bytes(process.pid))
-
-    watcher = threading.Thread(target=watch)
-    watcher.start()
-    output, _ = process.communicate()
-    wall = time.perf_counter() - start
-    stop.set()
-    watcher.join()
-    return wall, peak, output
+def _ranks(ranks: list[int]) -> str:
+    shown = ", ".join(map(str, ranks[:8])) + (", ..." if len(ranks) > 8 else "")
+    return f"rank {shown}" if len(ranks) == 1 else f"ranks {shown}"
 
 
-_OURS = (
-    "import sys, json; from torchtriage import analyze_flight_recorder as f; r = f(sys.argv[1:]);"
-    "print(json.dumps({'status': r.status, 'culprits': r.culprits.ranks, 'summary': r.summary}))"
-)
+def torch_version(python: str) -> str | None:
+    """torch's version under that interpreter; None when it or its analyser cannot be imported."""
+    try:
+        done = subprocess.run(
+            [python, "-W", "ignore", "-c", _VERSION_CODE], capture_output=True, text=True, check=False, timeout=LIMIT_S
+        )
+    except OSError:
+        return None
+    return done.stdout.strip().splitlines()[-1] if done.returncode == 0 and done.stdout.strip() else None
 
 
 def main() -> None:
-    """Generate, run, print one line of JSON per program."""
+    """Generate, run, print a table, write the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--ranks", type=int, default=64)
-    parser.add_argument("--entries", type=int, default=2000)
-    parser.add_argument("--layout", choices=("world", "3d"), default="world")
-    parser.add_argument("--variant", choices=VARIANTS, default="missing_last")
-    parser.add_argument("--odd-rank", type=int, default=None)
-    parser.add_argument("--repeat", type=int, default=3)
-    parser.add_argument("--keep", type=Path, default=None, help="write the dumps here and keep them")
+    parser.add_argument("--sets", nargs="+", type=parsed_set, default=None, help="default: cost, then correctness")
+    parser.add_argument("--repeat", type=int, default=5, help="runs of each program; torchfrtrace at scale has one")
+    parser.add_argument("--torch-python", default=sys.executable, help="interpreter that has torch")
+    parser.add_argument("--no-peers", action="store_true", help="measure torchtriage alone")
+    parser.add_argument("--output", type=Path, default=RESULTS / "flight_scale.json")
     args = parser.parse_args()
-    odd_rank = args.odd_rank if args.odd_rank is not None else min(13, args.ranks - 1)
+    version = None if args.no_peers else torch_version(args.torch_python)
+    notes: list[str] = []
+    if version is None and not args.no_peers:
+        notes.append(f"torchfrtrace was left out: {args.torch_python} cannot import torch's analyser")
+    rows: list[dict[str, Any]] = []
+    for wanted in args.sets or list(map(parsed_set, [*COST_SETS, *CORRECTNESS_SETS])):
+        rows += _measured(wanted, args.repeat, args.torch_python if version else None)
+        print("\n".join(" | ".join(_cells(row)) for row in rows[-2 if version else -1 :]), file=sys.stderr)
+    installed = versions("torchtriage", "pydantic")
+    facts = {"versions": {**installed, **({"torch": version} if version else {})}, "notes": notes}
+    write_results(args.output, facts, rows)
+    header = ["set", "MB", "program", "wall s (least)", "cpu s", "peak MB (all, parent, worker)", "says", "right"]
+    print(table(header, list(map(_cells, rows))))
+    print("\n".join([*notes, *_target_lines(rows)]))
+
+
+def _measured(wanted: DumpSet, repeat: int, torch_python: str | None) -> list[dict[str, Any]]:
+    large = wanted.n_ranks * wanted.n_entries > 10_000
+    name = f"{wanted.n_ranks}x{wanted.n_entries}-{wanted.layout}"
+    programs: list[tuple[str, list[str], Callable[[str, list[int], str], tuple[str, bool]], int]] = []
+    rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as scratch:
-        folder = args.keep or Path(scratch)
-        folder.mkdir(parents=True, exist_ok=True)
-        size = write_dumps(folder, args.ranks, args.entries, args.layout, args.variant, odd_rank)
-        setup = {"ranks": args.ranks, "entries": args.entries, "layout": args.layout, "variant": args.variant}
-        print(json.dumps({**setup, "odd_rank": odd_rank, "size_mb": round(size / 1e6, 1)}))
+        folder = Path(scratch)
+        truth, size = write_dumps(folder, wanted)
+        ours = [sys.executable, "-m", "torchtriage", "analyze-flight-recorder", "--json", str(folder)]
+        programs.append(("torchtriage", ours, read_ours, repeat if large else 1))
+        if torch_python is not None:
+            module = "torch.distributed.flight_recorder.fr_trace"
+            theirs = [torch_python, "-W", "ignore", "-m", module, str(folder), "-p", PREFIX]
+            often = min(repeat, 3) if wanted.n_ranks * wanted.n_entries < 500_000 else 1
+            programs.append(("torchfrtrace", theirs, read_torch, often if large else 1))
         environment = {**os.environ, "PYTHONPATH": str(ROOT / "tools")}
-        programs = {"torchtriage": [sys.executable, "-c", _OURS, str(folder)]}
-        if importlib.util.find_spec("torch") is not None:
-            trace = [
-                sys.executable,
-                "-m",
-                "torch.distributed.flight_recorder.fr_trace",
-                str(folder),
-                "-p",
-                "nccl_trace_rank_",
-            ]
-            programs["torchfrtrace"] = trace
-        for name, command in programs.items():
-            runs = [measure(command, environment) for _ in range(args.repeat)]
-            wall, _, output = min(runs, key=lambda run: run[0])
-            row = {"program": name, "wall_s": round(wall, 2), "peak_rss_mb": round(max(r[1] for r in runs) / 1e6, 1)}
-            print(json.dumps({**row, "says": output.strip().splitlines()[-1][:300] if output.strip() else ""}))
+        for program, command, read, times in programs:
+            done = timed(command, environment, times, LIMIT_S)
+            memory = peak_memory(command, environment, LIMIT_S)
+            says, right = read(done.output, truth, wanted.variant)
+            rows.append({
+                "set": name, "variant": wanted.variant, "size_mb": round(size / 1e6, 1), "program": program,
+                **spread(done.runs), "peak_tree_mb": round(memory.tree / 1e6, 1),
+                "peak_parent_mb": round(memory.parent / 1e6, 1),
+                "peak_child_mb": round(memory.largest_child / 1e6, 1),
+                "truth": truth, "says": says, "right": right,
+            })  # fmt: skip
+    return rows
+
+
+def _cells(row: dict[str, Any]) -> list[str]:
+    wall = f"{row['median_s']:.2f} ({row['min_s']:.2f})" + ("*" if row["disturbed_runs"] else "")
+    memory = f"{row['peak_tree_mb']:.0f}, {row['peak_parent_mb']:.0f}, {row['peak_child_mb']:.0f}"
+    right = "yes" if row["right"] else "NO"
+    name = f"{row['set']} {row['variant']}"
+    return [name, f"{row['size_mb']:.1f}", row["program"], wall, f"{row['cpu_s']:.2f}", memory, row["says"], right]
+
+
+def _target_lines(rows: list[dict[str, Any]]) -> list[str]:
+    lines = ["* some runs were disturbed by other programs: their wall time is too long, their cpu time less so"]
+    for row in rows:
+        if row["program"] == "torchtriage" and row["set"] in TARGETS and row["variant"] == "missing_last":
+            wall, memory = TARGETS[row["set"]]
+            met = row["median_s"] < wall and row["peak_tree_mb"] < memory
+            lines.append(f"target of {row['set']}, {wall} s and {memory:.0f} MB: {'met' if met else 'NOT met'}")
+    return lines
 
 
 if __name__ == "__main__":

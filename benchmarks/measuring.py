@@ -10,6 +10,7 @@ import importlib.metadata
 import json
 import os
 import platform
+import resource
 import signal
 import statistics
 import subprocess
@@ -20,11 +21,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 WATCH_INTERVAL_S = 0.01
+QUIET_WINDOW_S, MAX_QUIET_CHECKS = 0.1, 40
+_patience = {"left_s": 120.0}
+"""How long all waiting for a quiet machine may take in one run of a benchmark."""
 
 
 @dataclass(frozen=True)
@@ -37,25 +41,103 @@ class Memory:
     largest_child: int
 
 
-def wall_times(
-    command: Sequence[str], environment: Mapping[str, str], repeat: int, limit_s: float
-) -> tuple[list[float], str, int]:
-    """Run a command ``repeat`` times; wall seconds of each run from process start to exit, last output, exit code.
+@dataclass(frozen=True)
+class Run:
+    """One run of a command."""
+
+    wall_s: float
+    cpu_s: float
+    """User and system time of the command and what it waited for."""
+    disturbed: bool
+    """Whether other programs took so much processor time meanwhile that the wall time is not its own."""
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Some runs of a command, and what the last one said."""
+
+    runs: list[Run]
+    output: str
+    code: int
+
+
+def timed(command: Sequence[str], environment: Mapping[str, str], repeat: int, limit_s: float) -> Timing:
+    """Run a command until ``repeat`` runs were undisturbed, at most twice as often; from start to exit.
 
     Raises:
         subprocess.TimeoutExpired: one run took longer than ``limit_s`` seconds.
     """
-    times: list[float] = []
-    output, code = "", 0
-    for _ in range(repeat):
+    last: list[subprocess.CompletedProcess[bytes]] = []
+
+    def once() -> float:
         start = time.perf_counter()
         done = subprocess.run(
             command, env=dict(environment), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False,
             timeout=limit_s,
         )  # fmt: skip
-        times.append(time.perf_counter() - start)
-        output, code = done.stdout.decode("utf-8", errors="replace"), done.returncode
-    return times, output, code
+        took = time.perf_counter() - start
+        last[:] = [done]
+        return took
+
+    runs = undisturbed(once, repeat)
+    return Timing(runs, last[0].stdout.decode("utf-8", errors="replace"), last[0].returncode)
+
+
+def undisturbed(once: Callable[[], float], repeat: int) -> list[Run]:
+    """Call ``once`` (it returns the wall seconds of what it ran) until ``repeat`` calls were undisturbed.
+
+    After twice as many calls it gives up, and the calls with the least disturbance stand in, marked as disturbed.
+    """
+    clean: list[Run] = []
+    others: list[tuple[float, Run]] = []
+    for _ in range(2 * repeat):
+        _wait_until_quiet()
+        machine_before, own_before = _machine_busy_s(), _own_s()
+        wall = once()
+        cpu = _own_s() - own_before
+        foreign = _machine_busy_s() - machine_before - cpu
+        # The kernel counts in steps of 10 ms, and never is there nothing else running.
+        disturbed = foreign > 0.03 + 0.15 * wall
+        run = Run(wall, cpu, disturbed)
+        if not disturbed:
+            clean.append(run)
+            if len(clean) == repeat:
+                return clean
+        else:
+            others.append((foreign / wall, run))
+    others.sort(key=lambda item: item[0])
+    return [*clean, *(run for _, run in others[: repeat - len(clean)])]
+
+
+def _wait_until_quiet() -> None:
+    """Wait for a moment in which other programs leave the machine alone, as long as there is patience left."""
+    for _ in range(MAX_QUIET_CHECKS):
+        before, start = _machine_busy_s(), time.perf_counter()
+        time.sleep(QUIET_WINDOW_S)
+        if _machine_busy_s() - before <= 0.2 * QUIET_WINDOW_S:
+            return
+        _patience["left_s"] -= time.perf_counter() - start
+        if _patience["left_s"] <= 0:
+            return
+
+
+def _machine_busy_s() -> float:
+    """Processor seconds that all programs of the machine have used since it started; 0 where /proc/stat is absent."""
+    try:
+        with Path("/proc/stat").open(encoding="ascii") as stat:
+            ticks = [int(word) for word in stat.readline().split()[1:9]]
+    except OSError:
+        return 0.0
+    idle, waiting = ticks[3], ticks[4]
+    return (sum(ticks) - idle - waiting) / os.sysconf("SC_CLK_TCK")
+
+
+def _own_s() -> float:
+    """Processor seconds of this process and of those it waited for."""
+    return sum(
+        usage.ru_utime + usage.ru_stime
+        for usage in map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    )
 
 
 def peak_memory(command: Sequence[str], environment: Mapping[str, str], limit_s: float) -> Memory:
@@ -111,13 +193,16 @@ def _status_bytes(pid: int, field: str) -> int:
     return 0
 
 
-def spread(times_s: Sequence[float]) -> dict[str, Any]:
-    """Median, least and most of some wall times, in seconds."""
+def spread(runs: Sequence[Run]) -> dict[str, Any]:
+    """Median, least and most of the wall times, in seconds, the median processor time, and how many were disturbed."""
+    walls = [run.wall_s for run in runs]
     return {
-        "median_s": round(statistics.median(times_s), 3),
-        "min_s": round(min(times_s), 3),
-        "max_s": round(max(times_s), 3),
-        "runs": len(times_s),
+        "median_s": round(statistics.median(walls), 3),
+        "min_s": round(min(walls), 3),
+        "max_s": round(max(walls), 3),
+        "cpu_s": round(statistics.median(run.cpu_s for run in runs), 3),
+        "runs": len(runs),
+        "disturbed_runs": sum(run.disturbed for run in runs),
     }
 
 

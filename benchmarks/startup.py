@@ -10,6 +10,7 @@ tree, padded to 150 entries and 600 log patterns (``large_playbook.py``).
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import os
 import shutil
@@ -21,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from large_playbook import copy_tree, pad_playbook
-from measuring import RESULTS, ROOT, spread, table, versions, wall_times, write_results
+from measuring import RESULTS, ROOT, Run, spread, table, timed, undisturbed, versions, write_results
 
 TARGETS_S = {"help": 0.15, "triage": 0.6, "server": 0.9}
 N_ENTRIES, N_PATTERNS = 150, 600
@@ -89,16 +90,14 @@ def verdict_of(output: str) -> str:
     return output.partition("\n")[0].partition(" (")[0][:80]
 
 
-def triage_row(
-    case: str, environment: dict[str, str], runs: int, playbook: str, inputs: Path
-) -> tuple[dict[str, Any], str]:
+def triage_row(case: str, environment: dict[str, str], runs: int, playbook: str, inputs: Path) -> dict[str, Any]:
     """Triage one case with a warm index."""
     command = [sys.executable, "-m", "torchtriage", "triage", str(inputs)]
-    times, output, code = wall_times(command, environment, runs, LIMIT_S)
-    if code not in (0, 1, 3):
-        raise RuntimeError(f"triage of {case} ended with {code}: {output[:300]}")
-    row = {"what": "triage", "case": case, "playbook": playbook, "index": "warm", **spread(times)}
-    return {**row, "target_s": TARGETS_S["triage"], "verdict": verdict_of(output)}, output
+    done = timed(command, environment, runs, LIMIT_S)
+    if done.code not in (0, 1, 3):
+        raise RuntimeError(f"triage of {case} ended with {done.code}: {done.output[:300]}")
+    row = {"what": "triage", "case": case, "playbook": playbook, "index": "warm", **spread(done.runs)}
+    return {**row, "target_s": TARGETS_S["triage"], "verdict": verdict_of(done.output)}
 
 
 def product_rows(
@@ -107,21 +106,22 @@ def product_rows(
     """All figures of one product tree."""
     rows: list[dict[str, Any]] = []
     base = [sys.executable, "-m", "torchtriage"]
-    times, _, _ = wall_times([*base, "--help"], environment, args.runs + 1, LIMIT_S)
-    rows.append({"what": "--help", "playbook": playbook, **spread(times[1:]), "target_s": TARGETS_S["help"]})
+    timed([*base, "--help"], environment, 1, LIMIT_S)  # compiles the modules
+    runs = timed([*base, "--help"], environment, args.runs, LIMIT_S).runs
+    rows.append({"what": "--help", "playbook": playbook, **spread(runs), "target_s": TARGETS_S["help"]})
     cases = sorted((ROOT / "evals" / "cases").glob("*/inputs"))
     if cases:
-        wall_times([*base, "triage", str(cases[0])], environment, 1, LIMIT_S)  # compiles the modules
-        cold: list[float] = []
+        timed([*base, "triage", str(cases[0])], environment, 1, LIMIT_S)  # compiles the modules
+        cold: list[Run] = []
         for _ in range(args.runs):
             shutil.rmtree(cache, ignore_errors=True)
-            cold += wall_times([*base, "triage", str(cases[0])], environment, 1, LIMIT_S)[0]
+            cold += timed([*base, "triage", str(cases[0])], environment, 1, LIMIT_S).runs
         name = cases[0].parent.name
         rows.append({"what": "triage", "case": name, "playbook": playbook, "index": "cold", **spread(cold)})
-    rows += [triage_row(c.parent.name, environment, args.runs, playbook, c)[0] for c in cases]
+    rows += [triage_row(c.parent.name, environment, args.runs, playbook, c) for c in cases]
     for method in FIRST_REQUESTS:
         first_answer_s(environment, method)
-        answers = [first_answer_s(environment, method) for _ in range(args.server_runs)]
+        answers = undisturbed(functools.partial(first_answer_s, environment, method), args.server_runs)
         row = {"what": f"serve, {method}", "playbook": playbook, **spread(answers)}
         rows.append({**row, "target_s": TARGETS_S["server"]})
     return rows
@@ -151,12 +151,15 @@ def main() -> None:
         [
             f"{row['what']} {row.get('case', '')}".strip(), f"{row['playbook']} ({sizes[row['playbook']][0]} entries)",
             row.get("index", ""), f"{row['median_s']:.3f}", f"{row['min_s']:.3f} .. {row['max_s']:.3f}",
+            f"{row['cpu_s']:.3f}", f"{row['disturbed_runs']}/{row['runs']}",
             f"{row['target_s']:.2f}" if "target_s" in row else "",
             ("yes" if row["median_s"] < row["target_s"] else "NO") if "target_s" in row else "",
         ]
         for row in rows
     ]  # fmt: skip
-    print(table(["what", "playbook", "index", "median s", "min .. max s", "target s", "met"], shown))
+    print(
+        table(["what", "playbook", "index", "median s", "min .. max s", "cpu s", "disturbed", "target s", "met"], shown)
+    )
     changed = _changed_verdicts(rows)
     print(f"verdicts that the padding changed: {', '.join(changed) or 'none'}")
 

@@ -114,7 +114,8 @@ def test_a_reader_that_goes_away_is_no_error() -> None:
     process = subprocess.Popen(
         [sys.executable, "-m", "torchtriage", "playbook"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=env
     )
-    assert process.stdout and process.stderr
+    assert process.stdout
+    assert process.stderr
     process.stdout.close()
     assert process.wait(timeout=30) in (0, 1)
     assert b"Traceback" not in process.stderr.read()

@@ -25,7 +25,7 @@ class Touches:
 
 def hostile(original: bytes) -> dict[str, bytes]:
     """The ways in which a file is damaged; the fixed seed keeps failures repeatable."""
-    rng = random.Random(len(original))  # noqa: S311
+    rng = random.Random(len(original))
     return {
         "emptied": b"",
         "random": rng.randbytes(len(original) or 100),
@@ -39,7 +39,7 @@ def hostile(original: bytes) -> dict[str, bytes]:
 
 def cuts(content: bytes) -> list[int]:
     """Offsets to cut at: a sample, and around the ends of records."""
-    rng = random.Random(len(content))  # noqa: S311
+    rng = random.Random(len(content))
     ends = [i for i, byte in enumerate(content) if byte in b"\n}.u"]
     near = [end + d for end in rng.sample(ends, min(6, len(ends))) for d in (-1, 0, 1)]
     return sorted({n for n in [*near, *(rng.randrange(1, len(content)) for _ in range(6))] if 0 < n < len(content)})

@@ -40,27 +40,39 @@ class SignalSpec(BaseModel):
 
     meaning: str
     health: Literal["trouble", "neutral", "good"]
+    detail: str = ""
+    """The signal's facts in words, for one line; used when all names are known."""
 
 
-def _spec(health: Literal["trouble", "neutral", "good"], meaning: str) -> SignalSpec:
-    return SignalSpec.model_construct(meaning=meaning, health=health)
+def _spec(health: Literal["trouble", "neutral", "good"], meaning: str, detail: str = "") -> SignalSpec:
+    return SignalSpec.model_construct(meaning=meaning, health=health, detail=detail)
 
 
 # One registry lists every signal that an analyzer may emit. "trouble" forbids healthy; "good" argues for it.
 SIGNALS: dict[str, SignalSpec] = {
     # logs
-    "log.python_exception": _spec("trouble", "a rank ended with an uncaught Python exception"),
+    "log.python_exception": _spec("trouble", "a rank ended with an uncaught Python exception", "{type}: {message}"),
     "log.exception_handled": _spec("neutral", "a rank caught an exception and went on"),
-    "log.process_exit": _spec("trouble", "a launcher reports a process that ended with a failure or a signal"),
-    "log.watchdog_timeout": _spec("trouble", "a process-group watchdog reports a collective that did not finish"),
+    "log.process_exit": _spec(
+        "trouble", "a launcher reports a process that ended with a failure or a signal", "exit code {exitcode}"
+    ),
+    "log.watchdog_timeout": _spec(
+        "trouble",
+        "a process-group watchdog reports a collective that did not finish",
+        "{operation}, sequence number {seq}",
+    ),
     "log.collectives_differ": _spec(
         "trouble", "at one sequence number of one group, ranks report different operations or sizes"
     ),
-    "log.cuda_out_of_memory": _spec("trouble", "the CUDA allocator could not serve a request, and the rank ended"),
-    "log.nonfinite_metric": _spec("trouble", "a training metric became NaN or infinite"),
+    "log.cuda_out_of_memory": _spec(
+        "trouble", "the CUDA allocator could not serve a request, and the rank ended", "{requested_bytes} asked for"
+    ),
+    "log.nonfinite_metric": _spec("trouble", "a training metric became NaN or infinite", "{metric} at step {step}"),
     "log.metric_diverged": _spec("trouble", "a training metric grew many times over before it became non-finite"),
     "log.metric_outlier": _spec(
-        "trouble", "a number that is the same on all ranks and steps differs at one rank and step"
+        "trouble",
+        "a number that is the same on all ranks and steps differs at one rank and step",
+        "{metric} {value} against {usual} at step {step}",
     ),
     "log.left_loop_early": _spec(
         "neutral", "a rank did fewer steps than its peers and then went on to what follows the loop"

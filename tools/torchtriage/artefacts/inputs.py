@@ -75,17 +75,19 @@ class Inputs:
         self.close()
 
 
-def open_inputs(paths: Sequence[str], roots: Sequence[Path] | None = None) -> Inputs:
+def open_inputs(paths: Sequence[str] | str, roots: Sequence[Path] | None = None) -> Inputs:
     """Find and recognise all artefacts in ``paths``.
 
     Args:
-        paths: files, folders and archives.
+        paths: files, folders and archives; a single one may be given as it is.
         roots: when given, every path must lie inside one of these folders, links resolved.
 
     Raises:
         InputNotFoundError: a path does not exist, or none was given.
         OutsideRootsError: a path lies outside ``roots``.
     """
+    if isinstance(paths, str):
+        paths = [paths]
     if not paths:
         raise InputNotFoundError("no path was given: pass a folder, log file, dump, bundle or archive")
     starts = [_checked_start(given, roots) for given in paths]
@@ -106,6 +108,9 @@ def _checked_start(given: str, roots: Sequence[Path] | None) -> Path:
     if "\x00" in given:
         raise InputNotFoundError(f"not a path: {shown!r}")
     path = Path(given).expanduser() if given.startswith("~") else Path(given)
+    if roots and not path.is_absolute():
+        # A caller of a server knows its roots, not its working directory.
+        path = next((r / path for r in (Path.cwd(), *roots) if (r / path).exists()), roots[0] / path)
     try:
         resolved = path.resolve(strict=True)
     except (OSError, RuntimeError):

@@ -27,7 +27,8 @@ _CASCADE_TYPES = frozenset(
 )  # fmt: skip
 _CASCADE_TEXT = re.compile(
     r"NCCL communicator was aborted|Watchdog caught collective operation timeout|ncclRemoteError|"
-    r"remote process exiting prematurely|Connection reset by peer|Broken pipe|Connection closed by peer|"
+    r"remote process exiting prematurely|remote process exited or there was a network error|"
+    r"Connection reset by peer|Broken pipe|Connection closed by peer|"
     r"Connection was likely closed|got 0 bytes|Application timeout caused pair closure|got signal: (?:15|2)\b|SIGTERM|"
     r"timed out in (?:blocking wait|call to wait)|Timed out waiting \d{1,12}ms for (?:recv|send) operation|"
     r"failed to pass monitoredBarrier|wait timeout after|Timeout waiting for key|Socket Timeout|"

@@ -114,6 +114,11 @@ class LauncherReader:
         match = _KILLED_PID.search(text)
         self._add("oom_kill", line, pid=int(match["pid"]) if match else None, exitcode=-9, reason="oom_kill")
 
+    def read_pod_oom_kill(self, text: str, line: Line) -> None:
+        """Kubernetes: ``Reason:  OOMKilled`` of describe and events, or the status column of ``kubectl get pods``."""
+        if _POD_OOM.search(text):
+            self._add("oom_kill", line, exitcode=-9, reason="oom_kill")
+
     def read_cancelled(self, text: str, line: Line) -> None:
         """``*** JOB 1 ON node CANCELLED AT ... DUE TO TIME LIMIT ***``."""
         if match := _CANCELLED.search(text):
@@ -236,6 +241,9 @@ def signal_name(exitcode: int | None) -> str | None:
         return None
 
 
+_POD_OOM = re.compile(
+    r"(?i:reason)[\"']?\s{0,20}[:=]\s{0,20}[\"']?OOMKilled|\b\d{1,4}/\d{1,4}\s{1,20}(?:\w+:)?OOMKilled\b"
+)
 _READERS: dict[str, Callable[[LauncherReader, str, Line], None]] = {
     "elastic_failed": LauncherReader.read_failed,
     "elastic_signal": LauncherReader.read_signal,
@@ -246,6 +254,7 @@ _READERS: dict[str, Callable[[LauncherReader, str, Line], None]] = {
     "table_exitcode": LauncherReader.read_table_exitcode,
     "srun": LauncherReader.read_srun,
     "oom_kill": LauncherReader.read_oom_kill,
+    "pod_oom_kill": LauncherReader.read_pod_oom_kill,
     "cancelled": LauncherReader.read_cancelled,
     "deepspeed_kill": LauncherReader.read_deepspeed_kill,
     "deepspeed_exit": LauncherReader.read_deepspeed_exit,

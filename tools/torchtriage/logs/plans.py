@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from torchtriage.logs.literals import LiteralIndex
 from torchtriage.logs.metric_plans import MetricPlan, plan_metrics
 from torchtriage.logs.prefixes import STRONG, Span, parse_prefix, split_glued
+from torchtriage.logs.prose import is_prose
 
 if TYPE_CHECKING:
     from torchtriage.logs.records import PatternSet
@@ -54,7 +55,7 @@ CORE: tuple[tuple[str, str], ...] = (
     ("oom-kill event", "oom_kill"),
     ("oom_kill event", "oom_kill"),
     ("OOM Killed", "oom_kill"),
-    ("OOMKilled", "oom_kill"),
+    ("OOMKilled", "pod_oom_kill"),
     ("Out of memory: Killed process", "oom_kill"),
     ("out of memory: Killed process", "oom_kill"),
     ("DUE TO ", "cancelled"),
@@ -172,7 +173,10 @@ def _plan_piece(
     library = prefix.is_nccl or from_cpp or from_launcher or _is_library(body)
     words = frozenset[str]() if library else frozenset(_WORD.findall(body[:200].lower()))
     indented = body[:1] in (" ", "\t")
-    cores = dict.fromkeys(CORE[i][1] for i in _CORE_INDEX.candidates(whole))
+    # A person's sentence about the job shows nothing, whatever texts it holds.
+    prose = not library and is_prose(body)
+    words = frozenset[str]() if prose else words
+    cores = () if prose else tuple(dict.fromkeys(CORE[i][1] for i in _CORE_INDEX.candidates(whole)))
     return Piece(
         start=start,
         end=end,
@@ -184,15 +188,15 @@ def _plan_piece(
         time=prefix.time,
         time_kind=prefix.time_kind,
         host=prefix.host,
-        own=not library and not indented,
+        own=not library and not indented and not prose,
         finish=not words.isdisjoint(_FINISH_WORDS) and FINISH.search(body[:200]) is not None,
         end_of_loop=not words.isdisjoint(_END_WORDS) and _END_OF_LOOP.search(body[:200]) is not None,
         traceback=_TRACEBACK.match(body) is not None,
-        bare_exception=_BARE_EXCEPTION.match(body) is not None,
+        bare_exception=not prose and _BARE_EXCEPTION.match(body) is not None,
         from_launcher=from_launcher,
-        metrics=None if library else plan_metrics(head, prefix.body, min(head_end, prefix.body + 2048)),
-        cores=tuple(cores),
-        patterns=patterns.index.candidates(whole),
+        metrics=None if library or prose else plan_metrics(head, prefix.body, min(head_end, prefix.body + 2048)),
+        cores=cores,
+        patterns=() if prose else patterns.index.candidates(whole),
     )
 
 

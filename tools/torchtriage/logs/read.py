@@ -18,6 +18,7 @@ from torchtriage.logs.metrics import Metrics
 from torchtriage.logs.order import put_in_order
 from torchtriage.logs.plans import Piece, plan_line
 from torchtriage.logs.prefixes import looks_labelled
+from torchtriage.logs.prose import is_negated
 from torchtriage.logs.records import (
     MAX_TEXT_CHARS,
     Line,
@@ -234,7 +235,8 @@ class _Scanner:
 
     def _match(self, position: int, text: str, line: Line, owner: Owner) -> None:
         pattern = self._patterns.patterns[position]
-        if pattern.text not in text:
+        at = text.find(pattern.text)
+        if at < 0 or is_negated(text, at):
             return
         ranks: tuple[int, ...] = ()
         facts: dict[str, str] = {}

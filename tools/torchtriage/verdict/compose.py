@@ -20,6 +20,7 @@ from torchtriage.report import (
 )
 from torchtriage.verdict.gather import UNJUDGED
 from torchtriage.verdict.health import good_signs, job_finished, reasons_against_health
+from torchtriage.verdict.render import UNSEEN
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -44,7 +45,8 @@ def compose(tool: str, book: Playbook, decision: Decision, findings: Findings, p
         _drop_what_ends_a_job(decision)
     best = decision.assessments[0] if decision.assessments else None
     candidates = _candidates(decision.assessments)
-    gaps = _gaps(findings)
+    decided = best is not None and best.confidence >= SUSPECTED_FROM
+    gaps = _gaps(findings, hints=not decided)
     if best is not None and best.confidence >= SUSPECTED_FROM:
         return Verdict(
             tool=tool,
@@ -60,11 +62,7 @@ def compose(tool: str, book: Playbook, decision: Decision, findings: Findings, p
             candidates=candidates,
             ruled_out=_ruled_out(best, decision, book),
             gaps=gaps,
-            next_checks=_next_checks(
-                decision.assessments[1:3] if best.confidence >= DIAGNOSED_FROM else decision.assessments[:2],
-                findings,
-                paths,
-            ),
+            next_checks=_next_checks(_rivals(decision.assessments), findings, paths),
         )
     against = reasons_against_health(findings)
     if not against:
@@ -75,7 +73,9 @@ def compose(tool: str, book: Playbook, decision: Decision, findings: Findings, p
             summary=f"No sign of trouble: {_and(SIGNALS[o.name].meaning for o in signs)}",
             confidence=0.9,
             evidence=_evidence(signs),
-            gaps=gaps if "trace" in findings.kinds_read else [*gaps, "speed was not judged: no profiler traces were given"],
+            gaps=gaps
+            if "trace" in findings.kinds_read
+            else [*gaps, "speed was not judged: no profiler traces were given"],
         )
     return Verdict(
         tool=tool,
@@ -85,8 +85,23 @@ def compose(tool: str, book: Playbook, decision: Decision, findings: Findings, p
         evidence=_evidence(_telling(findings.observations)),
         candidates=candidates,
         ruled_out=[RuledOut(failure_mode=e.id, because=why) for e, why in decision.ruled_out[:MAX_RULED_OUT]],
-        gaps=_limited([*gaps, *(f"not called healthy because {reason}" for reason in against)]),
+        gaps=_limited([*gaps, *(_why_not_healthy(findings, against) if paths else ())]),
         next_checks=_next_checks(decision.assessments[:2], findings, paths),
+    )
+
+
+def compose_several_runs(runs: Sequence[str], paths: Sequence[str]) -> Verdict:
+    """No verdict: what was given holds several runs, and their evidence must not be mixed."""
+    base = f"{paths[0].rstrip('/')}/" if len(paths) == 1 else ""
+    checks = [
+        NextCheck(tool="triage", arguments={"paths": [f"{base}{run}"]}, why="one run at a time") for run in runs[:3]
+    ]
+    return Verdict(
+        tool="triage",
+        status="inconclusive",
+        summary=f"{len(runs)} runs are mixed in what was given: pass one of {_some([clean_text(r) for r in runs])}",
+        gaps=["nothing was judged: the same ranks appear in the logs of several folders"],
+        next_checks=checks,
     )
 
 
@@ -102,17 +117,37 @@ def compose_symptom(text: str, book: Playbook, decision: Decision, findings: Fin
             summary="This does not look like a failure of a distributed PyTorch job",
             confidence=0.8,
         )
+    if any(o.health == "good" for o in findings.observations) and not verdict.candidates:
+        return verdict  # an excerpt of a run in which nothing looks wrong needs no guesses
+    branch = _branch_of(text)
+    telling = [o for o in findings.observations if o.health != "good" and o.name not in _NOTHING_TO_TELL]
+    if not telling:
+        what = f"reads like {branch['reads_like']}, and names" if branch else "names"
+        verdict.summary = f"Not decided: the text {what} nothing that only one cause shows"
     known = {c.failure_mode for c in verdict.candidates}
     for rank, (entry_id, _) in enumerate(search(book, text, MAX_CANDIDATES)):
         if entry_id not in known and len(verdict.candidates) < MAX_CANDIDATES:
             verdict.candidates.append(Candidate(failure_mode=entry_id, confidence=round(SEARCHED / (rank + 2), 3)))
     verdict.candidates.sort(key=lambda c: -c.confidence)
     verdict.confidence = verdict.candidates[0].confidence if verdict.candidates else 0.0
+    if branch and not paths:
+        verdict.next_checks.insert(0, NextCheck(tool="triage", arguments={"paths": ["FOLDER"]}, why=branch["collect"]))
     if verdict.candidates and not any(c.tool == "playbook" for c in verdict.next_checks):
         first = verdict.candidates[0].failure_mode
         why = "the text alone does not decide it; this entry says what would"
         verdict.next_checks.append(NextCheck(tool="playbook", arguments={"query": first}, why=why))
     return verdict
+
+
+def _branch_of(text: str) -> dict[str, Any] | None:
+    """The branch of the decision tree whose words the text uses, if any."""
+    from torchtriage.knowledge.tree import load_tree
+
+    said = set(words(text))
+    for branch in load_tree()["branches"]:
+        if "words" in branch and not said.isdisjoint(words(branch["words"])):
+            return branch
+    return None
 
 
 def _is_in_domain(text: str) -> bool:
@@ -138,6 +173,14 @@ def rank_words(ranks: Iterable[int]) -> str:
     return f"rank{'s' if len(ordered) > 1 else ''} {shown}{more}"
 
 
+def _rivals(assessments: Sequence[Assessment]) -> Sequence[Assessment]:
+    """What a verdict should be separated from: of a diagnosis only a mode that is nearly as likely."""
+    best = assessments[0]
+    if best.confidence < DIAGNOSED_FROM:
+        return assessments[:2]
+    return [a for a in assessments[1:2] if a.confidence >= SUSPECTED_FROM]
+
+
 def _drop_what_ends_a_job(decision: Decision) -> None:
     """A job whose every rank finished in good order neither hung nor crashed, whatever one moment of it looked like."""
     ended = [a for a in decision.assessments if a.entry.branch in _ENDS_A_JOB]
@@ -147,20 +190,42 @@ def _drop_what_ends_a_job(decision: Decision) -> None:
 
 def _summary(best: Assessment) -> str:
     """The entry's first line of which everything is known."""
-    known: dict[str, Any] = {}
-    for observation in best.observed:
-        for name, value in observation.facts.items():
-            if isinstance(value, (str, int, float)) and not isinstance(value, bool) and value != "":
-                known.setdefault(name, value)
+    known = _known(best.observed)
     if best.ranks:
         known["ranks"] = rank_words(best.ranks)
     if seen := frozenset[int]().union(*(o.ranks for o in best.observed)):
         known["seen_ranks"] = rank_words(seen)
     for template in best.entry.summary:
-        if all(name in known for name in _PLACEHOLDER.findall(template)):
-            line = _PLACEHOLDER.sub(lambda m: clean_text(str(known[m[1]]), 120), template)
+        if (line := _fill(template, known)) is not None:
             return line[:1].upper() + line[1:]
     return best.entry.title
+
+
+def _known(observed: Sequence[Observation]) -> dict[str, str]:
+    """The facts of observations as words; the first that has a fact tells it."""
+    known: dict[str, str] = {}
+    for observation in observed:
+        for name, value in observation.facts.items():
+            if isinstance(value, (str, int, float)) and not isinstance(value, bool) and value != "":
+                known.setdefault(name, _bytes_words(value) if name.endswith("_bytes") else str(value))
+    return known
+
+
+def _bytes_words(value: str | float) -> str:
+    """A number of bytes as people and PyTorch write it: "14.00 MiB"."""
+    if isinstance(value, str):
+        return value
+    for unit, size in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if value >= size:
+            return f"{value / size:.2f} {unit}"
+    return f"{value:.0f} bytes"
+
+
+def _fill(template: str, known: dict[str, str]) -> str | None:
+    """The template with its names filled in; None when one is not known."""
+    if not template or any(name not in known for name in _PLACEHOLDER.findall(template)):
+        return None
+    return _PLACEHOLDER.sub(lambda m: clean_text(known[m[1]], 120), template)
 
 
 def _culprits(best: Assessment) -> Culprits:
@@ -174,15 +239,12 @@ def _culprits(best: Assessment) -> Culprits:
 
 
 def _evidence(observed: Sequence[Observation]) -> list[Evidence]:
-    """The quotations, first of each observation first, so that every condition is shown before any is shown twice."""
+    """The quotations, each observation's together; with many observations fewer of each, so that all are shown."""
+    of_each = max(1, MAX_EVIDENCE // max(1, sum(bool(o.evidence) for o in observed)))
     shown: dict[tuple[str, str, str], Evidence] = {}
-    deepest = max((len(o.evidence) for o in observed), default=0)
-    for depth in range(deepest):
-        for observation in observed:
-            if depth < len(observation.evidence):
-                evidence = observation.evidence[depth]
-                if evidence.quote:
-                    shown.setdefault((evidence.artefact, evidence.where, evidence.quote), evidence)
+    for observation in observed:
+        for evidence in [e for e in observation.evidence if e.quote][: max(of_each, 2)]:
+            shown.setdefault((evidence.artefact, evidence.where, evidence.quote), evidence)
     return list(shown.values())[:MAX_EVIDENCE]
 
 
@@ -190,7 +252,11 @@ def _telling(observations: Sequence[Observation]) -> list[Observation]:
     """What an undecided verdict should show: trouble first, then what is not plainly good."""
     order = {"trouble": 0, "neutral": 1, "good": 2}
     found = [o for o in observations if o.evidence]
-    return sorted(found, key=lambda o: (order[o.health], o.order))[:MAX_EVIDENCE]
+    # That a process ended tells least: everything else says how.
+    return sorted(found, key=lambda o: (order[o.health], o.name in _ENDS, o.order))[:MAX_EVIDENCE]
+
+
+_ENDS = frozenset({"log.python_exception", "log.process_exit"})
 
 
 def _candidates(assessments: Sequence[Assessment]) -> list[Candidate]:
@@ -203,17 +269,31 @@ def _ruled_out(best: Assessment, decision: Decision, book: Playbook) -> list[Rul
     standing = {a.entry.id for a in decision.assessments}
     for neighbour, difference in best.entry.confused_with.items():
         if neighbour in book.entries and neighbour not in standing and neighbour not in found:
-            found[neighbour] = f"nothing here shows it; {difference}"
+            found[neighbour] = f"{UNSEEN}; {difference}"
     return [RuledOut(failure_mode=k, because=v) for k, v in list(found.items())[:MAX_RULED_OUT]]
 
 
-def _gaps(findings: Findings) -> list[str]:
-    """Losses first, then what was recognised and not judged, then notes."""
+def _gaps(findings: Findings, *, hints: bool) -> list[str]:
+    """Losses first, then what was recognised and not judged, then notes and what the analyzers could not tell."""
     unjudged = [
         f"{UNJUDGED[kind]} is recognised but not judged by this version: {_some(names)}"
         for kind, names in findings.unjudged.items()
     ]
-    return _limited([*dict.fromkeys(findings.losses), *unjudged, *dict.fromkeys(findings.notes)])
+    return _limited(
+        [
+            *dict.fromkeys(findings.losses),
+            *unjudged,
+            *dict.fromkeys(findings.notes),
+            *(dict.fromkeys(findings.hints) if hints else ()),
+        ]
+    )
+
+
+def _why_not_healthy(findings: Findings, against: Sequence[str]) -> list[str]:
+    """Only of a job in which nothing looks wrong does anybody ask why it is not called healthy."""
+    if any(o.health == "trouble" for o in findings.observations):
+        return []
+    return [f"not called healthy because {reason}" for reason in against]
 
 
 def _limited(gaps: list[str]) -> list[str]:
@@ -233,11 +313,12 @@ def _and(parts: Iterable[str]) -> str:
 
 def _open_summary(findings: Findings, candidates: Sequence[Candidate]) -> str:
     """One line that says what is known although it does not decide."""
-    telling = [o for o in _telling(findings.observations) if o.health != "good" and o.name != "log.pattern"]
+    telling = [o for o in _telling(findings.observations) if o.health != "good" and o.name not in _NOTHING_TO_TELL]
     if telling:
         first = telling[0]
         who = f" ({rank_words(first.ranks)})" if first.ranks else ""
-        seen = f"{SIGNALS[first.name].meaning}{who}"
+        detail = _fill(SIGNALS[first.name].detail, _known([first]))
+        seen = f"{SIGNALS[first.name].meaning}{who}{': ' + detail if detail else ''}"
         return f"Not decided: {seen}; what was given does not show why"
     if candidates:
         return f"Not decided: {candidates[0].failure_mode} is possible, and nothing proves it"
@@ -246,31 +327,45 @@ def _open_summary(findings: Findings, candidates: Sequence[Candidate]) -> str:
     return "Nothing wrong was found, and too little was seen to call the job healthy"
 
 
+# Observations that tell nothing by themselves: a text that is only named somewhere, a moment that is as it should be.
+_NOTHING_TO_TELL = frozenset({"log.pattern", "ras.in_step"})
+
+
 def _next_checks(assessments: Sequence[Assessment], findings: Findings, paths: Sequence[str]) -> list[NextCheck]:
-    """What would separate the modes that stand, then the kinds of evidence that are missing."""
+    """The kinds of evidence that are missing, then what would separate the modes that stand.
+
+    Every check can be called as it stands: a tool that reads evidence of a kind that was read already cannot tell more,
+    so the entry that says what would prove the mode is pointed to instead.
+    """
     checks: dict[tuple[str, str], NextCheck] = {}
-    for assessment in assessments:
-        raw = assessment.entry.next_check
-        check = NextCheck(
-            tool=raw["tool"], arguments=raw.get("arguments", {}), why=f"{assessment.entry.id}: {raw['why']}"
-        )
-        checks.setdefault((check.tool, assessment.entry.id), check)
+    arguments: dict[str, Any] = {"paths": list(paths)}
     hang = any(o.name in _HANG_SIGNS for o in findings.observations)
-    if hang and "stacks" not in findings.kinds_read:
-        why = "shows where each rank stands: py-spy dump --pid PID > FILE for every rank, while it hangs"
-        checks.setdefault(("dump_stacks", ""), NextCheck(tool="dump_stacks", arguments={"paths": list(paths)}, why=why))
-    if hang and "flight" not in findings.kinds_read:
-        why = "shows which rank lacks which call; dumps lie at TORCH_FR_DUMP_TEMP_FILE + rank after a time-out"
-        checks.setdefault(
-            ("analyze_flight_recorder", ""),
-            NextCheck(tool="analyze_flight_recorder", arguments={"paths": list(paths)}, why=why),
+    if paths and hang and "stacks" not in findings.kinds_read:
+        checks["dump_stacks", ""] = NextCheck(tool="dump_stacks", arguments=arguments, why=_RECORD_STACKS)
+    if paths and hang and "flight" not in findings.kinds_read:
+        checks["analyze_flight_recorder", ""] = NextCheck(
+            tool="analyze_flight_recorder", arguments=arguments, why=_RECORD_FLIGHT
         )
-    if not findings.kinds_read:
-        why = "needs at least the log of the rank that failed first"
-        checks.setdefault(("triage", ""), NextCheck(tool="triage", why=why))
+    for assessment in assessments:
+        entry = assessment.entry
+        why = f"{entry.id}: {entry.next_check['why']}"
+        tool = entry.next_check["tool"]
+        if paths and _KIND_OF_TOOL.get(tool, "log") not in findings.kinds_read:
+            checks.setdefault((tool, ""), NextCheck(tool=tool, arguments=arguments, why=why))
+        else:
+            checks.setdefault(
+                ("playbook", entry.id), NextCheck(tool="playbook", arguments={"query": entry.id}, why=why)
+            )
     return list(checks.values())[:3]
 
 
+_KIND_OF_TOOL = {"dump_stacks": "stacks", "analyze_flight_recorder": "flight"}
+_RECORD_STACKS = (
+    "shows where each rank stands; while it hangs, for every rank: py-spy dump --native --pid PID > FOLDER/rank-N.txt"
+)
+_RECORD_FLIGHT = (
+    "shows which rank lacks which call; after a time-out each rank's dump lies at TORCH_FR_DUMP_TEMP_FILE + rank"
+)
 _HANG_SIGNS = frozenset(
     {
         "log.watchdog_timeout",

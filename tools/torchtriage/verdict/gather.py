@@ -80,6 +80,8 @@ class Findings:
     """What was damaged, unreadable or missing: forbids the verdict healthy."""
     notes: list[str] = field(default_factory=list[str])
     """What was left out without loss."""
+    hints: list[str] = field(default_factory=list[str])
+    """What analyzers could not tell from their kind of evidence; of interest when nothing else tells it either."""
 
 
 def pattern_key(text: str, regex: str | None) -> str:
@@ -179,7 +181,7 @@ def _analyze_stacks(outcomes: Sequence[Outcome], rank_of_pid: dict[int, int], fi
     findings.kinds_read.add("stacks")
     findings.observations.extend(_of_signal(s) for s in found.signals)
     findings.ranks.update(r.rank for r in found.ranks if r.rank is not None)
-    findings.notes.extend(found.notes)
+    findings.hints.extend(found.notes)
 
 
 def _analyze_ras(outcomes: Sequence[Outcome], rank_of_pid: dict[int, int], findings: Findings) -> None:

@@ -6,11 +6,15 @@ import shlex
 from typing import TYPE_CHECKING
 
 from torchtriage.artefacts.clean import clean_text
+from torchtriage.report import SUSPECTED_FROM
 
 if TYPE_CHECKING:
     from torchtriage.report import Evidence, NextCheck, Report, Verdict
 
-MAX_QUOTE_CHARS = 150
+MAX_QUOTE_CHARS = 130
+MAX_RULED_OUT = 3
+# How compose words a neighbour that nothing here speaks for.
+UNSEEN = "nothing here shows it"
 
 
 def render(verdict: Verdict) -> str:
@@ -24,10 +28,12 @@ def render(verdict: Verdict) -> str:
     if verdict.cause:
         lines.append(f"Why: {verdict.cause}")
     lines += evidence_lines(verdict.evidence)
-    if verdict.ruled_out:
+    if ruled_out := [r for r in verdict.ruled_out if not r.because.startswith(UNSEEN)][:MAX_RULED_OUT]:
         lines.append("Not:")
-        lines += [f"  {r.failure_mode}: {r.because}" for r in verdict.ruled_out]
-    rest = [c for c in verdict.candidates if c.failure_mode != verdict.failure_mode]
+        lines += [f"  {r.failure_mode}: {r.because}" for r in ruled_out]
+    # Beside a diagnosis, what only might be possible is noise; the report itself lists it.
+    least = SUSPECTED_FROM if verdict.status == "diagnosed" else 0.0
+    rest = [c for c in verdict.candidates if c.failure_mode != verdict.failure_mode and c.confidence >= least][:3]
     if rest:
         lines.append("Also possible: " + ", ".join(f"{c.failure_mode} ({c.confidence:.2f})" for c in rest))
     if verdict.fix:
@@ -43,15 +49,21 @@ def evidence_lines(evidence: list[Evidence]) -> list[str]:
         return []
     return [
         "Evidence (quoted from the job):",
-        *(f'  {clean_text(e.artefact)}:{e.where} "{e.quote[:MAX_QUOTE_CHARS]}" [{e.signal}]' for e in evidence),
+        *(f"  {clean_text(e.artefact)}:{e.where} {_quoted(e.quote)} [{e.signal}]" for e in evidence),
     ]
+
+
+def _quoted(quote: str) -> str:
+    """In quotation marks; JSON strings bring their own."""
+    cut = quote[:MAX_QUOTE_CHARS]
+    return cut if cut.startswith('"') and cut.endswith('"') and len(cut) > 1 else f'"{cut}"'
 
 
 def closing_lines(report: Report) -> list[str]:
     """Gaps, and the next command last."""
     lines: list[str] = []
     if report.gaps:
-        lines.append("Missing:")
+        lines.append("Not seen or not judged:")
         lines += [f"  {gap}" for gap in report.gaps]
     for check in report.next_checks:
         lines.append(f"Next: {command(check)}")

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 from torchtriage.artefacts.inputs import open_inputs
 from torchtriage.errors import BadCallError
 from torchtriage.knowledge.load import load_playbook
-from torchtriage.verdict.compose import compose, compose_symptom
+from torchtriage.verdict.compose import compose, compose_several_runs, compose_symptom
 from torchtriage.verdict.decide import decide
 from torchtriage.verdict.gather import Findings, gather, scan_logs
+from torchtriage.verdict.runs import several_runs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -21,7 +22,7 @@ MAX_TEXT_CHARS = 2_000_000
 
 
 def triage(
-    paths: Sequence[str],
+    paths: Sequence[str] | str,
     *,
     roots: Sequence[Path] | None = None,
     progress: Callable[[int, int], None] | None = None,
@@ -38,6 +39,8 @@ def triage(
     """
     book = load_playbook()
     with open_inputs(paths, roots) as inputs:
+        if runs := several_runs(inputs):
+            return compose_several_runs(runs, list(paths))
         findings = gather(inputs, book, progress)
         decision = decide(book, findings.observations, findings.ranks)
         return compose("triage", book, decision, findings, list(paths))
