@@ -51,7 +51,7 @@ _Group = tuple[str, str, list[int]]
 
 
 def write_dumps(folder: Path, wanted: DumpSet) -> tuple[list[int], int]:
-    """Write one file per rank (of at least four); return the ranks that a perfect analyser would name, and the bytes."""
+    """Write one file per rank (at least four); return the ranks that a perfect analyser would name, and all bytes."""
     for rank in range(wanted.n_ranks):
         (folder / f"{PREFIX}{rank}").touch()
     # The file that its folder lists first is what a pairwise comparison takes as its reference.

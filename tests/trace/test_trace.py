@@ -75,7 +75,10 @@ def test_events_of_wrong_types_are_left_out(tmp_path: Path, bad: Any) -> None:
     assert [s.name for s in found.signals] == ["trace.straggler_host"]
 
 
-@given(st.lists(st.dictionaries(st.sampled_from(["cat", "name", "ts", "dur"]), st.none() | st.integers() | st.floats() | st.text(max_size=9)), max_size=20))  # fmt: skip
+VALUES = st.none() | st.integers() | st.floats() | st.text(max_size=9)
+
+
+@given(st.lists(st.dictionaries(st.sampled_from(["cat", "name", "ts", "dur"]), VALUES), max_size=20))
 def test_any_events_give_a_summary(events: list[Any]) -> None:
     from torchtriage.trace import read
 

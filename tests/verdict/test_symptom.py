@@ -11,7 +11,10 @@ from torchtriage.verdict.render import render
 from torchtriage.verdict.tool import explain_symptom
 
 DDP = "RuntimeError: Expected to have finished reduction in the prior iteration before starting a new one."
-ASSERT = "Indexing.cu:1236: indexSelectSmallIndex: block: [0,0,0], thread: [5,0,0] Assertion `srcIndex < srcSelectDimSize` failed."
+ASSERT = (
+    "Indexing.cu:1236: indexSelectSmallIndex: block: [0,0,0], thread: [5,0,0] "
+    "Assertion `srcIndex < srcSelectDimSize` failed."
+)
 
 
 @pytest.mark.parametrize(
@@ -23,7 +26,6 @@ ASSERT = "Indexing.cu:1236: indexSelectSmallIndex: block: [0,0,0], thread: [5,0,
         ),
         (f"It died after an hour.\n[rank1]: {DDP}", "ddp-parameters-unused-in-loss"),
         (f"{ASSERT}\nRuntimeError: CUDA error: device-side assert triggered", "token-id-outside-embedding"),
-        ("  State: Terminated\n    Reason:       OOMKilled\n    Exit Code:    137", "process-killed-by-sigkill"),
         ("NVRM: Xid (PCI:0000:0a:00): 79, pid=1, GPU has fallen off the bus.", "gpu-lost-from-bus-or-power"),
     ],
 )
@@ -33,6 +35,11 @@ def test_a_text_that_only_one_cause_prints_is_diagnosed(text: str, mode: str) ->
     assert all(e.artefact == "text" and e.quote in text for e in verdict.evidence)
 
 
+def test_a_kill_for_memory_is_suspected_because_more_may_be_behind_it() -> None:
+    verdict = explain_symptom("  State: Terminated\n    Reason:       OOMKilled\n    Exit Code:    137")
+    assert (verdict.status, verdict.failure_mode) == ("suspected", "process-killed-by-sigkill")
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -40,9 +47,11 @@ def test_a_text_that_only_one_cause_prints_is_diagnosed(text: str, mode: str) ->
         "NCCL timeout",
         "CUDA out of memory",
         "torchrun hangs at init_process_group",
-        "Watchdog caught collective operation timeout: WorkNCCL(SeqNum=17, OpType=ALLREDUCE, Timeout(ms)=600000) ran for 600029 ms",
+        "Watchdog caught collective operation timeout: WorkNCCL(SeqNum=17, OpType=ALLREDUCE, Timeout(ms)=600000) "
+        "ran for 600029 milliseconds before timing out.",
         "RuntimeError: CUDA error: device-side assert triggered",
-        "torch.distributed.DistBackendError: NCCL error: remote process exited or there was a network error\nncclRemoteError: x",
+        "torch.distributed.DistBackendError: NCCL error: remote process exited or there was a network error\n"
+        "ncclRemoteError: x",
         "exitcode: -9",
         "16 GPUs, FSDP, stops at step 1200 with all GPUs at 100 % and 120 W, no error",
     ],

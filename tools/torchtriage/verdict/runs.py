@@ -19,8 +19,9 @@ MAX_FOLDERS = 64
 def several_runs(inputs: Inputs) -> list[str]:
     """The folders that hold the log of a whole run each; empty when all that was given can be one run.
 
-    Two folders are two runs when one and the same rank, told by the lines themselves, steps in the logs of both. Logs
-    of one rank each, and logs of nodes with other ranks, are parts of one run. Lines that name local ranks tell nothing.
+    Two folders are two runs when one and the same rank, told by the lines themselves, steps in the logs of both.
+    Logs of one rank each, and logs of nodes with other ranks, are parts of one run. Lines that name local ranks tell
+    nothing.
     """
     by_folder: dict[str, list[Artefact]] = {}
     for artefact in inputs.of("log"):
