@@ -67,7 +67,7 @@ def wrap():
     return DistributedDataParallel(Model().to(DEVICE), bucket_cap_mb=1)
 
 
-def batch(generator=None):
+def batch():
     return torch.randn(8, 256, device=DEVICE), torch.randint(0, 10, (8,), device=DEVICE)
 
 
@@ -86,7 +86,7 @@ def evaluate(step):
     log(f"evaluated at step {step}: {total[0].item():.1f}")
 
 
-def save_checkpoint(step):
+def save_checkpoint():
     dist.barrier()
     if RANK == 0:
         time.sleep(0.05)
@@ -193,7 +193,7 @@ def fit():
     if FAULT == 38:
         evaluate(steps)
     log("training done")
-    save_checkpoint(steps)
+    save_checkpoint()
 
 
 def raw():
@@ -275,7 +275,7 @@ def main():
     torch.manual_seed(0)
     setup()
     (shard if FAULT == 43 else raw if FAULT in (6, 7, 8, 17, 18, 19, 39) else fit)()
-    if FAULT not in (4,):
+    if FAULT != 4:
         dist.destroy_process_group()
     log("finished")
 

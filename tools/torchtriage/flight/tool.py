@@ -13,6 +13,7 @@ from torchtriage.flight.analyze import FlightFindings, analyze
 from torchtriage.flight.environment import check_environment
 from torchtriage.flight.model import RankDump
 from torchtriage.report import Culprits, FlightReport, NextCheck
+from torchtriage.wording import rank_words
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -115,7 +116,7 @@ def _summary(status: Status, found: FlightFindings, n_dumps: int) -> str:
         text = sentence(first)
         others = [rank for rank in found.culprit_ranks if rank not in first.ranks]
         if others:
-            text += f" (likewise {_ranks(others)} in other groups)"
+            text += f" (likewise {rank_words(others)} in other groups)"
         if first.kind == "dump_missing" and n_dumps == 1:
             text += "; the only dump cannot be compared with anything"
         return text + "."
@@ -135,19 +136,12 @@ def sentence(divergence: Divergence) -> str:
     if d.seq is not None:
         call += f" (seq {d.seq})"
     words = _WORDS[d.kind].format(
-        who=_ranks(d.ranks), call=call, peers="its peers" if len(d.ranks) == 1 else "their peers",
+        who=rank_words(d.ranks), call=call, peers="its peers" if len(d.ranks) == 1 else "their peers",
         expected=d.expected or call, found=d.found or "another call",
     )  # fmt: skip
     if d.kind == "dump_missing" and d.seq is not None:
         words += f", and its peers wait in {call}"
     return clean_text(f"{words}, in group {d.group}", 480)
-
-
-def _ranks(ranks: Sequence[int]) -> str:
-    if len(ranks) == 1:
-        return f"rank {ranks[0]}"
-    shown = ", ".join(map(str, ranks[:8]))
-    return f"ranks {shown}" + (f" and {len(ranks) - 8} more" if len(ranks) > 8 else "")
 
 
 def _next_checks(status: Status, found: FlightFindings, paths: list[str]) -> list[NextCheck]:
@@ -156,7 +150,7 @@ def _next_checks(status: Status, found: FlightFindings, paths: list[str]) -> lis
     checks: list[NextCheck] = []
     lagging = {d.kind for d in found.divergences} & {"behind_on_enqueue", "behind_on_complete"}
     if found.culprit_ranks and lagging:
-        who = _ranks(found.culprit_ranks)
+        who = rank_words(found.culprit_ranks)
         checks.append(
             NextCheck(
                 tool="dump_stacks",
@@ -167,17 +161,17 @@ def _next_checks(status: Status, found: FlightFindings, paths: list[str]) -> lis
     if any(d.kind == "behind_on_complete" for d in found.divergences):
         checks.append(
             NextCheck(
-                tool="nvlink_health",
-                arguments={},
-                why="a device that alone does not finish a call may be faulty: look for Xid errors on its host",
+                tool="triage",
+                arguments={"paths": paths},
+                why="a device that alone does not finish a call may be faulty: add its host's kernel log (dmesg -T)",
             )
         )
     if any(d.kind == "all_joined_none_finished" for d in found.divergences):
         checks.append(
             NextCheck(
-                tool="nvlink_health",
-                arguments={},
-                why="all ranks are in the call, so the transport between them or a device is next to look at",
+                tool="triage",
+                arguments={"paths": paths},
+                why="all ranks are in the call: add logs with NCCL_DEBUG=INFO and the hosts' kernel logs (dmesg -T)",
             )
         )
     if any(d.kind == "dump_missing" for d in found.divergences):
@@ -186,7 +180,7 @@ def _next_checks(status: Status, found: FlightFindings, paths: list[str]) -> lis
             NextCheck(
                 tool="dump_stacks",
                 arguments={"paths": paths},
-                why=f"{_ranks(absent)} left no dump: stacks or the log say whether it lived and where it stood",
+                why=f"{rank_words(absent)} left no dump: stacks or the log say whether it lived and where it stood",
             )
         )
     if not checks:
@@ -207,7 +201,7 @@ def render(report: FlightReport) -> str:
     if len(report.divergences) > _RENDERED_DIVERGENCES:
         lines.append(f"  and {len(report.divergences) - _RENDERED_DIVERGENCES} more divergences (--json lists them)")
     if report.culprits.ranks:
-        lines.append(f"culprits: {_ranks(report.culprits.ranks)}")
+        lines.append(f"culprits: {rank_words(report.culprits.ranks)}")
     lines += [f"  {e.artefact} {e.where} {e.quote[:120]}" for e in report.evidence[:_RENDERED_QUOTES]]
     lines += [f"gap: {clean_text(gap, 160)}" for gap in report.gaps[:4]]
     if len(report.gaps) > 4:

@@ -13,6 +13,7 @@ from torchtriage.errors import BadCallError, UnreadableError
 from torchtriage.report import Culprits, NextCheck, StacksReport
 from torchtriage.stacks.analyze import StackFindings, analyze
 from torchtriage.stacks.classify import WAITING
+from torchtriage.wording import rank_ranges
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -167,8 +168,8 @@ def _next_checks(findings: StackFindings, paths: list[str]) -> list[NextCheck]:
         checks.append(
             NextCheck(
                 tool="dump_stacks",
-                arguments={"native": True},
-                why="native frames tell a wait for the device from running Python code",
+                arguments={"paths": paths},
+                why="native frames tell a wait for the device from running Python code: add dumps made with --native",
             )
         )
     return checks
@@ -199,16 +200,3 @@ def _brief(frames: list[str]) -> list[str]:
     if len(frames) <= 2:
         return frames
     return [frames[0], frames[-1]]
-
-
-def rank_ranges(ranks: Sequence[int]) -> str:
-    """Ranks as people write them: ``0-3,7``."""
-    parts: list[str] = []
-    ordered = sorted(set(ranks))
-    start = 0
-    for index in range(1, len(ordered) + 1):
-        if index == len(ordered) or ordered[index] != ordered[index - 1] + 1:
-            first, last = ordered[start], ordered[index - 1]
-            parts.append(str(first) if first == last else f"{first}-{last}")
-            start = index
-    return ",".join(parts)

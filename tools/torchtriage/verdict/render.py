@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 from torchtriage.artefacts.clean import clean_text
 from torchtriage.report import SUSPECTED_FROM
+from torchtriage.verdict.compose import UNSEEN
+from torchtriage.wording import rank_words
 
 if TYPE_CHECKING:
     from torchtriage.report import Evidence, NextCheck, Report, Verdict
 
 MAX_QUOTE_CHARS = 130
 MAX_RULED_OUT = 3
-# How compose words a neighbour that nothing here speaks for.
-UNSEEN = "nothing here shows it"
 
 
 def render(verdict: Verdict) -> str:
@@ -83,8 +83,6 @@ def command(check: NextCheck) -> str:
 
 
 def _culprits(verdict: Verdict) -> str:
-    from torchtriage.verdict.compose import rank_words
-
     found = verdict.culprits
     parts = [rank_words(found.ranks)] if found.ranks else []
     parts += [f"{name} {', '.join(clean_text(v) for v in values)}" for name, values in (

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 from torchtriage.artefacts.inputs import open_inputs
 from torchtriage.errors import BadCallError
 from torchtriage.knowledge.load import load_playbook
-from torchtriage.verdict.compose import compose, compose_several_runs, compose_symptom
+from torchtriage.verdict.compose import compose, compose_several_runs
 from torchtriage.verdict.decide import decide
 from torchtriage.verdict.gather import Findings, gather, scan_logs
 from torchtriage.verdict.runs import several_runs
+from torchtriage.verdict.symptom import compose_symptom
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -1,0 +1,85 @@
+"""One line that says what is known: from a playbook entry's templates, or from what was observed."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from torchtriage.artefacts.clean import clean_text
+from torchtriage.report import SIGNALS
+from torchtriage.wording import bytes_words, rank_words
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torchtriage.report import Candidate
+    from torchtriage.verdict.decide import Assessment
+    from torchtriage.verdict.gather import Findings, Observation
+
+MAX_TELLING = 8
+_PLACEHOLDER = re.compile(r"\{(\w+)\}")
+# That a process ended tells least: everything else says how.
+_ENDS = frozenset({"log.python_exception", "log.process_exit"})
+# Observations that tell nothing by themselves: a text that is only named somewhere, a moment that is as it should be.
+_NOTHING_TO_TELL = frozenset({"log.pattern", "ras.in_step"})
+
+
+def summary_of(best: Assessment) -> str:
+    """The entry's first line of which everything is known."""
+    known = _known(best.observed)
+    if best.ranks:
+        known["ranks"] = rank_words(best.ranks)
+    if seen := frozenset[int]().union(*(o.ranks for o in best.observed)):
+        known["seen_ranks"] = rank_words(seen)
+    for template in best.entry.summary:
+        if (line := _fill(template, known)) is not None:
+            return line[:1].upper() + line[1:]
+    return best.entry.title
+
+
+def _known(observed: Sequence[Observation]) -> dict[str, str]:
+    """The facts of observations as words; the first that has a fact tells it."""
+    known: dict[str, str] = {}
+    for observation in observed:
+        for name, value in observation.facts.items():
+            if isinstance(value, (str, int, float)) and not isinstance(value, bool) and value != "":
+                known.setdefault(name, _fact_words(name, value))
+    return known
+
+
+def _fact_words(name: str, value: str | float) -> str:
+    return bytes_words(value) if name.endswith("_bytes") and not isinstance(value, str) else str(value)
+
+
+def _fill(template: str, known: dict[str, str]) -> str | None:
+    """The template with its names filled in; None when one is not known."""
+    if not template or any(name not in known for name in _PLACEHOLDER.findall(template)):
+        return None
+    return _PLACEHOLDER.sub(lambda m: clean_text(known[m[1]], 120), template)
+
+
+def open_summary(findings: Findings, candidates: Sequence[Candidate]) -> str:
+    """One line that says what is known although it does not decide."""
+    if found := says_something(findings.observations):
+        first = found[0]
+        who = f" ({rank_words(first.ranks)})" if first.ranks else ""
+        detail = _fill(SIGNALS[first.name].detail, _known([first]))
+        seen = f"{SIGNALS[first.name].meaning}{who}{': ' + detail if detail else ''}"
+        return f"Not decided: {seen}; what was given does not show why"
+    if candidates:
+        return f"Not decided: {candidates[0].failure_mode} is possible, and nothing proves it"
+    if not findings.kinds_read:
+        return "Nothing that can be judged was found: pass logs, flight-recorder dumps, stack dumps or RAS answers"
+    return "Nothing wrong was found, and too little was seen to call the job healthy"
+
+
+def telling(observations: Sequence[Observation]) -> list[Observation]:
+    """What an undecided verdict should show: trouble first, then what is not plainly good."""
+    order = {"trouble": 0, "neutral": 1, "good": 2}
+    found = [o for o in observations if o.evidence]
+    return sorted(found, key=lambda o: (order[o.health], o.name in _ENDS, o.order))[:MAX_TELLING]
+
+
+def says_something(observations: Sequence[Observation]) -> list[Observation]:
+    """What speaks of something that is not as it should be, most telling first."""
+    return [o for o in telling(observations) if o.health != "good" and o.name not in _NOTHING_TO_TELL]
