@@ -161,7 +161,7 @@ def peak_memory(command: Sequence[str], environment: Mapping[str, str], limit_s:
             family = _family(process.pid)
             tree = max(tree, sum(_status_bytes(pid, "VmRSS:") for pid in family))
             for pid in family:
-                highest[pid] = max(highest.get(pid, 0), _status_bytes(pid, "VmHWM:"))
+                highest[pid] = _status_bytes(pid, "VmHWM:") or highest.get(pid, 0)
 
     watcher = threading.Thread(target=watch)
     watcher.start()

@@ -35,6 +35,7 @@ MAX_EVIDENCE = 8
 MAX_GAPS = 12
 MAX_RULED_OUT = 4
 MAX_CANDIDATES = 5
+_NO_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 _ENDS_A_JOB = frozenset({"hang", "nccl_timeout", "crash", "init", "oom"})
 
 
@@ -117,7 +118,7 @@ def _culprits(best: Assessment) -> Culprits:
         ranks=sorted(best.ranks),
         gpus=sorted({g for o in observed for g in o.gpus}),
         links=sorted({x for o in observed for x in o.links}),
-        hosts=sorted({h for o in observed if not o.ranks or o.ranks & best.ranks for h in o.hosts}),
+        hosts=sorted({h for o in observed if o.ranks & best.ranks for h in o.hosts if h not in _NO_NAMES}),
     )
 
 

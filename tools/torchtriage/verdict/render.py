@@ -13,7 +13,7 @@ from torchtriage.wording import rank_words
 if TYPE_CHECKING:
     from torchtriage.report import Evidence, NextCheck, Report, Verdict
 
-MAX_QUOTE_CHARS = 130
+MAX_QUOTE_CHARS = 170
 MAX_RULED_OUT = 3
 
 

@@ -82,4 +82,8 @@ def telling(observations: Sequence[Observation]) -> list[Observation]:
 
 def says_something(observations: Sequence[Observation]) -> list[Observation]:
     """What speaks of something that is not as it should be, most telling first."""
-    return [o for o in telling(observations) if o.health != "good" and o.name not in _NOTHING_TO_TELL]
+    return [
+        o
+        for o in telling(observations)
+        if o.health != "good" and o.name not in _NOTHING_TO_TELL and (o.kind != "stacks" or o.facts.get("peers_waiting"))
+    ]
