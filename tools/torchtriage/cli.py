@@ -28,6 +28,8 @@ exit codes: 0 nothing is wrong; 1 a fault was found; 2 the call was wrong; 3 it 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; return the exit code of CONTRACT: 0 good, 1 fault, 2 wrong call, 3 undecided."""
+    # Looking for plugins of pydantic takes longer than most of what a command does, and none is wanted here.
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     arguments = _with_hyphens(sys.argv[1:] if argv is None else list(argv))
     parser = _parser()
     options = parser.parse_args(arguments)

@@ -135,9 +135,9 @@ SIGNALS: dict[str, SignalSpec] = {
 
 
 class Model(BaseModel):
-    """Base of all report models: closed, so that a misspelt field is an error."""
+    """Base of all report models: closed, so that a misspelt field is an error; built when first used."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", defer_build=True)
 
 
 class Evidence(Model):

@@ -10,8 +10,6 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import yaml
-
 from torchtriage.errors import KnowledgeError
 
 if TYPE_CHECKING:
@@ -23,8 +21,6 @@ _FRONT_MATTER = re.compile(r"\A---\n(.*?)\n---\n", re.DOTALL)
 _HEADING = re.compile(r"^## (.+?)\s*$", re.MULTILINE)
 _ITEM = re.compile(r"^(?:-|\d+\.) (.*(?:\n  .*)*)", re.MULTILINE)
 _NEIGHBOUR = re.compile(r"`([a-z0-9-]+)`:\s*(.*)", re.DOTALL)
-# libyaml is ten times as fast; the pure loader serves where a wheel lacks it.
-_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 @dataclass(frozen=True)
@@ -95,8 +91,12 @@ def split_document(text: str, path: str) -> tuple[dict[str, Any], dict[str, str]
     found = _FRONT_MATTER.match(text)
     if found is None:
         raise KnowledgeError(f"{path}: must begin with front matter between two lines of ---")
+    import yaml  # only when the compiled index does not know the file
+
+    # libyaml is ten times as fast; the pure loader serves where a wheel lacks it.
+    loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
-        front = yaml.load(found[1], Loader=_LOADER)  # noqa: S506  # a safe loader, the C one where there is one
+        front = yaml.load(found[1], Loader=loader)  # noqa: S506  # both are safe loaders
     except yaml.YAMLError as error:
         raise KnowledgeError(f"{path}: front matter is not YAML: {error}") from error
     if not isinstance(front, dict):

@@ -8,8 +8,6 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-import yaml
-
 from torchtriage.errors import KnowledgeError
 from torchtriage.knowledge.locate import data_root
 
@@ -26,6 +24,8 @@ def load_tree(root: Path | None = None) -> dict[str, Any]:
     Raises:
         KnowledgeError: it is missing or not a mapping.
     """
+    import yaml
+
     path = (root or data_root()) / "skill" / "decision_tree.yaml"
     try:
         tree: Any = yaml.safe_load(path.read_text(encoding="utf-8"))
