@@ -61,7 +61,7 @@ def test_a_triage_with_a_warm_index_is_quick(case: str, cases: Path, tmp_path: P
 def test_a_triage_leaves_the_heavy_modules_alone(cases: Path, tmp_path: Path) -> None:
     code = (
         "import sys; from torchtriage.cli import main; main(['triage', sys.argv[1]]);"
-        "print([m for m in ('mcp', 'torch', 'jsonschema', 'numpy', 'asyncio') if m in sys.modules],"
+        "print([m for m in ('mcp', 'torch', 'yaml', 'jsonschema', 'numpy', 'asyncio') if m in sys.modules],"
         " file=sys.stderr)"
     )
     inputs = cases / "case-001" / "inputs"

@@ -56,6 +56,18 @@ class Inputs:
         """The artefacts of these kinds, in order of name."""
         return [a for a in self.artefacts if a.kind in kinds]
 
+    def unopened(self) -> list[str]:
+        """What was found and cannot be used by anything, a sentence each: nothing that was given vanishes silently."""
+        lost: list[str] = []
+        for artefact in self.of("empty", "unknown"):
+            name = clean_text(artefact.name)
+            if artefact.kind == "empty":
+                lost.append(f"{name}: empty")
+            else:
+                what = "a pickle that is no dump known here" if artefact.format == "pickle" else "binary data"
+                lost.append(f"{name}: not recognised ({what}); not opened")
+        return lost
+
     def private_folder(self) -> Path:
         """The folder (mode 0700) that holds what was unpacked; made when first asked for."""
         if self._private is None:

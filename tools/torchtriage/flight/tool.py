@@ -66,8 +66,12 @@ def analyze_flight_recorder(
     Raises:
         InputNotFoundError, OutsideRootsError: see :func:`torchtriage.artefacts.inputs.open_inputs`.
     """
+    if check_env and not paths:
+        remarks = check_environment(os.environ)
+        summary = f"This environment: {len(remarks)} remark(s)" if remarks else "This environment records and dumps"
+        return FlightReport(tool="analyze_flight_recorder", status="inconclusive", summary=summary, environment=remarks)
     with open_inputs(paths, roots) as inputs:
-        gaps = list(inputs.gaps)
+        gaps = [*inputs.gaps, *inputs.unopened()]
         outcomes = read_isolated("flight", inputs.of("flight_recorder"), progress)
     unreadable = [o for o in outcomes if o.error is not None]
     gaps.extend(f"{clean_text(o.artefact.name)}: {clean_text(o.error or '')}" for o in unreadable)

@@ -50,7 +50,7 @@ def dump_stacks(
         raise BadCallError(f"{'live processes are not dumped by this call' if asked else 'no paths'}: {_RECORD_FIRST}")
     with open_inputs(paths, roots) as inputs:
         dumps, rank_of_pid, gaps = read_dumps(inputs)
-        gaps = [*inputs.gaps, *gaps]
+        gaps = [*inputs.gaps, *inputs.unopened(), *gaps]
     findings = analyze(dumps, rank_of_pid)
     return _report(findings, gaps, list(paths))
 

@@ -217,15 +217,11 @@ _ANALYZERS = {"ras": _analyze_ras, "flight": _analyze_flight, "stacks": _analyze
 
 def _account_for_the_rest(inputs: Inputs, findings: Findings) -> None:
     """Say what was not judged: nothing that was given may vanish silently."""
+    findings.losses.extend(inputs.unopened())
     for artefact in inputs.artefacts:
         name = clean_text(artefact.name)
         if artefact.kind in UNJUDGED:
             findings.unjudged.setdefault(artefact.kind, []).append(name)
-        elif artefact.kind == "empty":
-            findings.losses.append(f"{name}: empty")
-        elif artefact.kind == "unknown":
-            what = "a pickle that is no dump known here" if artefact.format == "pickle" else "binary data"
-            findings.losses.append(f"{name}: not recognised ({what}); not opened")
         elif artefact.kind == "text":
             findings.notes.append(f"{name}: text that is no log; not judged")
 

@@ -85,5 +85,7 @@ def says_something(observations: Sequence[Observation]) -> list[Observation]:
     return [
         o
         for o in telling(observations)
-        if o.health != "good" and o.name not in _NOTHING_TO_TELL and (o.kind != "stacks" or o.facts.get("peers_waiting"))
+        if o.health != "good"
+        and o.name not in _NOTHING_TO_TELL
+        and (o.kind != "stacks" or o.facts.get("peers_waiting"))
     ]

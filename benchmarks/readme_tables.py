@@ -1,0 +1,86 @@
+"""Copy the results into the tables of README.md.
+
+python benchmarks/readme_tables.py
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from flight_scale import TARGETS
+from measuring import RESULTS, ROOT, table
+from startup import TARGETS_S
+
+_MARK = "<!-- results: rendered by readme_tables.py -->"
+
+
+def main() -> None:
+    """Render everything after the mark anew."""
+    path = ROOT / "benchmarks" / "README.md"
+    text = path.read_text(encoding="utf-8").partition(_MARK)[0].rstrip()
+    parts = [text, _MARK]
+    for name, render in (("startup", startup_part), ("flight_scale", flight_part)):
+        source = RESULTS / f"{name}.json"
+        if source.is_file():
+            parts.append(render(json.loads(source.read_text(encoding="utf-8"))))
+    path.write_text("\n\n".join(parts) + "\n", encoding="utf-8")
+
+
+def startup_part(document: dict[str, Any]) -> str:
+    """Start-up times, with all cases of one playbook in one line."""
+    groups: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
+    for row in document["rows"]:
+        groups.setdefault((row["playbook"], row["what"], row.get("index", "")), []).append(row)
+    lines = [_startup_line(document, *key, rows) for key, rows in groups.items()]
+    header = ["playbook", "what", "median s", "slowest case s", "least s", "cpu s", "target s", "disturbed runs"]
+    return f"## Start-up\n\n{_where(document)}\n\n{table(header, lines)}"
+
+
+def _startup_line(
+    document: dict[str, Any], playbook: str, what: str, index: str, rows: list[dict[str, Any]]
+) -> list[str]:
+    by_time = sorted(rows, key=lambda row: row["median_s"])
+    middle, slowest = by_time[len(by_time) // 2], by_time[-1]
+    size = document["playbooks"][playbook]
+    target = TARGETS_S.get(what.strip("-"), TARGETS_S["server"] if what.startswith("serve") else None)
+    named = f"{what}, {index} index" if index else what
+    if len(rows) > 1:
+        named += f", {len(rows)} cases"
+    return [
+        f"{playbook}: {size['entries']} entries, {size['log_patterns']} patterns", named, f"{middle['median_s']:.2f}",
+        f"{slowest['median_s']:.2f} ({slowest['case']})" if len(rows) > 1 else "",
+        f"{by_time[0]['min_s']:.2f}", f"{middle['cpu_s']:.2f}",
+        f"{target:.2f}" if target is not None and index != "cold" else "",
+        f"{sum(row['disturbed_runs'] for row in rows)} of {sum(row['runs'] for row in rows)}",
+    ]  # fmt: skip
+
+
+def flight_part(document: dict[str, Any]) -> str:
+    """Time, memory and verdicts on the generated dumps."""
+    lines = [
+        [
+            row["set"], row["variant"], row["program"], f"{row['median_s']:.2f}", f"{row['cpu_s']:.2f}",
+            f"{row['disturbed_runs']} of {row['runs']}", f"{row['peak_tree_mb']:.0f}", row["says"],
+            "yes" if row["right"] else "**no**",
+        ]
+        for row in document["rows"]
+    ]  # fmt: skip
+    header = ["set", "fault", "program", "wall s", "cpu s", "disturbed runs", "peak MB", "says", "right"]
+    wall_s, memory_mb = TARGETS["64x2000-world"]
+    target = f"Target for 64 ranks of 2,000 calls: {wall_s} s and {memory_mb:.0f} MB, parent and workers together."
+    notes = "".join(f" {note}." for note in document["notes"])
+    return f"## Flight recorders\n\n{_where(document)} {target}{notes}\n\n{table(header, lines)}"
+
+
+def _where(document: dict[str, Any]) -> str:
+    machine = document["machine"]
+    programs = ", ".join(f"{name} {version}" for name, version in document["versions"].items())
+    return (
+        f"{document['date']}; {machine['cpu']}, {machine['usable_cores']} cores, {machine['memory_gib']} GiB, "
+        f"Linux {machine['kernel']}; {programs}; load average at the end {machine['load_average_1min']}."
+    )
+
+
+if __name__ == "__main__":
+    main()
