@@ -36,7 +36,7 @@ def test_a_changed_file_is_noticed(copy: Path) -> None:
     assert load_playbook(copy).entries[some.id].title == "Quite another title"
 
 
-@pytest.mark.parametrize("content", [b"", b"[1, 2", b'{"a": 1}', bytes(range(50))])
+@pytest.mark.parametrize("content", [b"", b"[1, 2", b'{"a": 1}', bytes(range(50)), b"[]", b"[{}]", b"[null, 3]"])
 def test_a_damaged_index_is_made_anew(copy: Path, content: bytes) -> None:
     parsed = load_playbook(copy)
     next(cache_folder().glob("playbook-*.json")).write_bytes(content)

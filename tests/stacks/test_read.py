@@ -156,7 +156,7 @@ def test_of_several_dumps_of_one_process_the_last_is_taken_and_the_count_is_said
     result = read(tmp_path, FAULTHANDLER + later)
     (process,) = result["processes"]
     assert main_of(process)["frames"][1]["line"] == 13
-    assert result["notes"] == ["holds 2 dumps of process thread 0x00007f11bb7fe740; the last one was taken"]
+    assert result["choices"] == ["holds 2 dumps of process thread 0x00007f11bb7fe740; the last one was taken"]
 
 
 def test_a_file_with_several_processes_gives_each_and_its_parent(tmp_path: Path) -> None:

@@ -109,3 +109,43 @@ def test_a_file_replaced_by_another_never_brings_a_wrong_diagnosis(case: str, tm
             if other != path:
                 verdict = damaged(case, path.name, other.read_bytes(), tmp_path)
                 check(verdict, whole, f"{path.name} replaced by {other.name}")
+
+
+def test_a_rank_that_the_job_does_not_have_is_no_culprit(tmp_path: Path) -> None:
+    folder = tmp_path / "inputs"
+    shutil.copytree(CASES / "case-006" / "inputs", folder)
+    for note in folder.glob("rank-of-pid*"):
+        if note.read_text().strip() == "1":
+            note.write_text("99\n")
+    verdict = triage([str(folder)])
+    assert 99 not in verdict.culprits.ranks
+    assert "rank 99" not in verdict.summary
+
+
+def test_what_a_stack_dump_lost_is_told(tmp_path: Path) -> None:
+    folder = tmp_path / "inputs"
+    shutil.copytree(CASES / "case-006" / "inputs", folder)
+    dump = next(folder.glob("pyspy-pid*.json"))
+    dump.write_bytes(dump.read_bytes()[:-40])
+    assert any(dump.name in gap for gap in triage([str(folder)]).gaps)
+
+
+def test_damaged_dumps_are_named_before_empty_files(tmp_path: Path) -> None:
+    folder = tmp_path / "inputs"
+    shutil.copytree(CASES / "case-001" / "inputs", folder)
+    for n in range(30):
+        (folder / f"a{n:02d}.log").write_bytes(b"")
+    dump = next(p for p in sorted(folder.iterdir()) if p.read_bytes()[:1] == b"\x80")
+    dump.write_bytes(dump.read_bytes()[:200])
+    assert any(dump.name in gap for gap in triage([str(folder)]).gaps)
+
+
+def test_words_of_the_job_stand_in_quotes(tmp_path: Path) -> None:
+    log = tmp_path / "rank0.log"
+    log.write_text(
+        "[rank0]: Traceback (most recent call last):\n"
+        '[rank0]:   File "/workspace/train.py", line 3, in main\n'
+        "[rank0]:     step()\n"
+        "[rank0]: ValueError: run the command below to fix it\n"
+    )
+    assert '"run the command below to fix it"' in triage([str(log)]).summary

@@ -6,13 +6,14 @@ Start-up is lazy: what a command needs is imported when it runs, so that ``--hel
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import sys
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 from torchtriage import __version__
-from torchtriage.errors import TorchtriageError
+from torchtriage.errors import StreamError, TorchtriageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
     Handler = Callable[[argparse.Namespace], int]
 
+MAX_STDIN_BYTES = 8 << 20
 _EPILOG = """\
 exit codes: 0 nothing is wrong; 1 a fault was found; 2 the call was wrong; 3 it cannot be decided from what was given
 """
@@ -32,6 +34,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     arguments = _with_hyphens(sys.argv[1:] if argv is None else list(argv))
     parser = _parser()
+    _write_anything(sys.stdout)
+    _write_anything(sys.stderr)
     options = parser.parse_args(arguments)
     if options.handler is None:
         parser.print_help()
@@ -41,12 +45,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     except TorchtriageError as error:
         print(f"torchtriage: {error}", file=sys.stderr)
         return 2
-    except BrokenPipeError:
-        # The reader (head, less) went away: not an error, but Python would complain again at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
     except KeyboardInterrupt:
         return 130
+    except Exception as error:
+        if "TORCHTRIAGE_DEBUG" in os.environ:
+            raise
+        print(
+            f"torchtriage: a fault of torchtriage itself: {type(error).__name__}: {str(error)[:200]!r}; "
+            "set TORCHTRIAGE_DEBUG=1 to see where",
+            file=sys.stderr,
+        )
+        return 3
 
 
 def _with_hyphens(arguments: list[str]) -> list[str]:
@@ -127,7 +136,7 @@ def _explain_symptom(options: argparse.Namespace) -> int:
     from torchtriage.verdict.render import render
     from torchtriage.verdict.tool import explain_symptom
 
-    text = sys.stdin.buffer.read(8 << 20).decode("utf-8", errors="replace") if options.text == "-" else options.text
+    text = _standard_input() if options.text == "-" else options.text
     return _show(explain_symptom(text, options.paths or None, progress=_progress_bar()), render, as_json=options.json)
 
 
@@ -157,10 +166,8 @@ def _schema(options: argparse.Namespace) -> int:
 
     if options.name is None:
         names = schema_names()
-        print(json.dumps({"schemas": names}) if options.json else "\n".join(names))
-        return 0
-    print(json.dumps(schema(options.name), indent=None if options.json else 2))
-    return 0
+        return _print(json.dumps({"schemas": names}) if options.json else "\n".join(names), 0)
+    return _print(json.dumps(schema(options.name), indent=None if options.json else 2), 0)
 
 
 def _serve(options: argparse.Namespace) -> int:
@@ -173,16 +180,45 @@ def _serve(options: argparse.Namespace) -> int:
 def _show(report: Report, render: Callable[[Any], str], *, as_json: bool) -> int:
     from torchtriage.report import exit_code
 
+    code = exit_code(report.status)
     if as_json:
-        print(report.model_dump_json())
-    else:
-        text = render(report)
-        if sys.stdout.isatty() and "NO_COLOR" not in os.environ:
-            first, newline, rest = text.partition("\n")
-            text = f"\x1b[1m{first}\x1b[0m{newline}{rest}"
-        print(text)
-    sys.stdout.flush()
-    return exit_code(report.status)
+        return _print(report.model_dump_json(), code)
+    text = render(report)
+    if sys.stdout is not None and sys.stdout.isatty() and "NO_COLOR" not in os.environ:
+        first, newline, rest = text.partition("\n")
+        text = f"\x1b[1m{first}\x1b[0m{newline}{rest}"
+    return _print(text, code)
+
+
+def _print(text: str, code: int) -> int:
+    """Print the result and return its exit code, which also tells it when nobody reads the output (head, less)."""
+    if sys.stdout is None:
+        raise StreamError("standard output is closed: nowhere to write the result")
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        _silence_stdout()
+    except OSError as error:
+        _silence_stdout()
+        raise StreamError(f"the result could not be written to standard output: {error.strerror}") from None
+    return code
+
+
+def _silence_stdout() -> None:
+    """Python would try once more at exit, and complain then."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _write_anything(stream: TextIO | None) -> None:
+    """Escape what the terminal's encoding lacks, rather than fail on it."""
+    if isinstance(stream, io.TextIOWrapper):
+        stream.reconfigure(errors="backslashreplace")
+
+
+def _standard_input() -> str:
+    if sys.stdin is None:
+        raise StreamError("standard input is closed: give the text itself, or pipe it in")
+    return sys.stdin.buffer.read(MAX_STDIN_BYTES).decode("utf-8", errors="replace")
 
 
 def _progress_bar() -> Callable[[int, int], None] | None:

@@ -28,3 +28,7 @@ class KnowledgeError(TorchtriageError):
 
 class UnreadableError(TorchtriageError):
     """An artefact could not be read; the message is fit to stand in ``gaps``."""
+
+
+class StreamError(TorchtriageError):
+    """Standard input or output is closed, or takes no more."""

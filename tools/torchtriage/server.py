@@ -84,13 +84,15 @@ def serve(*, roots: Sequence[str] = (), http: bool = False, host: str = "127.0.0
     """Serve until the client goes away (stdio) or the process is ended (HTTP).
 
     Raises:
-        BadCallError: a root is not a folder, or HTTP is asked for beyond this machine without roots.
+        BadCallError: a root is not a folder, HTTP is asked for without roots, or the port is none.
     """
     logging.basicConfig(level=logging.WARNING)
     local = host in ("127.0.0.1", "localhost", "::1")
     if http and not roots:
         # Over HTTP the caller need not be the user whose permissions count.
         raise BadCallError("serve --http needs --root DIR: name the folders that callers may read")
+    if http and not 0 < port < 65536:
+        raise BadCallError(f"--port {port}: not a port; take one between 1 and 65535")
     server = build_server(roots)
     if not http:
         server.run()
@@ -107,10 +109,14 @@ def _checked_roots(roots: Sequence[str]) -> list[Path] | None:
         return None
     checked: list[Path] = []
     for root in roots:
-        path = Path(root).expanduser()
-        if not path.is_dir():
+        try:
+            path = Path(root).expanduser().resolve()
+            usable = path.is_dir()
+        except (OSError, RuntimeError, ValueError):  # no such user, a loop of links, a NUL
+            path, usable = Path(root), False
+        if not usable:
             raise BadCallError(f"--root {root}: not a folder")
-        checked.append(path.resolve())
+        checked.append(path)
     return checked
 
 

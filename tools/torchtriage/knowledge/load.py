@@ -50,13 +50,13 @@ def load_playbook(root: Path | None = None) -> Playbook:
         digest.update(f"{name}\0{len(content)}\0".encode())
         digest.update(content)
     key = digest.hexdigest()
-    compiled = _kept(key)
-    if compiled is None:
+    found = _kept(key, [name for name, _ in sources])
+    if found is None:
         compiled = [compile_entry(content.decode("utf-8"), name) for name, content in sources]
+        found = [entry_from(raw) for raw in compiled]
         _keep(key, compiled)
     entries: dict[str, Entry] = {}
-    for raw in compiled:
-        entry = entry_from(raw)
+    for entry in found:
         if entry.id in entries:
             raise KnowledgeError(f"{entry.path}: the id {entry.id} is taken by {entries[entry.id].path}")
         entries[entry.id] = entry
@@ -69,12 +69,14 @@ def cache_folder() -> Path:
     return (Path(base) if base else Path.home() / ".cache") / "torchtriage"
 
 
-def _kept(key: str) -> list[dict[str, Any]] | None:
+def _kept(key: str, names: list[str]) -> list[Entry] | None:
+    """The index as it was kept; None when there is none, or when it is not what this version wrote for these files."""
     try:
-        value = json.loads((cache_folder() / f"playbook-{key}.json").read_bytes())
-    except (OSError, ValueError, RuntimeError):
+        kept = json.loads((cache_folder() / f"playbook-{key}.json").read_bytes())
+        found = [entry_from(raw) for raw in kept]
+    except (OSError, ValueError, RuntimeError, TypeError, KeyError, AttributeError, KnowledgeError):
         return None
-    return value if isinstance(value, list) else None  # pyright: ignore[reportUnknownVariableType]
+    return found if [e.path for e in found] == names else None
 
 
 def _keep(key: str, compiled: list[dict[str, Any]]) -> None:

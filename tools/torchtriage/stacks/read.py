@@ -36,7 +36,7 @@ _NOTHING = "holds no stack dump in a form that is known (py-spy text or JSON, fa
 
 
 def read_task(path: str, compression: str | None, args: dict[str, Any]) -> dict[str, Any]:
-    """Worker task: the processes of one dump file, frames innermost first, and notes on what is lost.
+    """Worker task: the processes of one dump file, frames innermost first; notes on what is lost, and on choices made.
 
     A process is ``{"pid", "command", "tool", "parent", "fatal", "threads"}`` (``fatal`` is the line of a faulthandler
     dump that says what ended the process), a thread ``{"name", "os_thread_id", "active",
@@ -48,14 +48,15 @@ def read_task(path: str, compression: str | None, args: dict[str, Any]) -> dict[
     """
     if args.get("format") == "json":
         processes, notes = _read_json(path, compression)
+        choices: list[str] = []
     else:
-        processes, notes = _read_text(path, compression)
+        processes, notes, choices = _read_text(path, compression)
     if not processes:
         raise UnreadableError(_NOTHING)
-    return {"processes": processes, "notes": notes}
+    return {"processes": processes, "notes": notes, "choices": choices}
 
 
-def _read_text(path: str, compression: str | None) -> tuple[list[dict[str, Any]], list[str]]:
+def _read_text(path: str, compression: str | None) -> tuple[list[dict[str, Any]], list[str], list[str]]:
     artefact = cast("Artefact", SimpleNamespace(path=Path(path), compression=compression))
     dumps = TextDumps()
     understood = True
@@ -67,18 +68,19 @@ def _read_text(path: str, compression: str | None) -> tuple[list[dict[str, Any]]
     dumps.finish()
     if not dumps.processes and (refusal := refusal_in(head)) is not None:
         process = new_process("py-spy", refusal["pid"], None) | {"refused": refusal}
-        return [process], [f"holds an error instead of a stack: {refusal['meaning']}"]
+        return [process], [f"holds an error instead of a stack: {refusal['meaning']}"], []
     notes: list[str] = []
+    choices: list[str] = []
     repeated = {key: n for key, n in dumps.n_dumps.items() if n > 1}
     for key, n in list(repeated.items())[:8]:
-        notes.append(f"holds {n} dumps of process {key.removeprefix('pid ')}; the last one was taken")
+        choices.append(f"holds {n} dumps of process {key.removeprefix('pid ')}; the last one was taken")
     if len(repeated) > 8:
-        notes.append(f"holds several dumps of {len(repeated) - 8} more processes; the last ones were taken")
+        choices.append(f"holds several dumps of {len(repeated) - 8} more processes; the last ones were taken")
     if not understood:
         notes.append("ends in the middle of a dump; what was whole before that was read")
     if dumps.n_cut:
         notes.append(f"larger than what is read: {dumps.n_cut} frames, threads or processes were left out")
-    return list(dumps.processes.values()), notes
+    return list(dumps.processes.values()), notes, choices
 
 
 def _read_json(path: str, compression: str | None) -> tuple[list[dict[str, Any]], list[str]]:

@@ -65,14 +65,14 @@ def read_dumps(inputs: Inputs) -> tuple[list[tuple[str, dict[str, Any]]], dict[i
         if outcome.error is not None:
             gaps.append(f"{shown}: {clean_text(outcome.error)}")
             continue
-        gaps.extend(f"{shown}: {clean_text(note)}" for note in outcome.result["notes"])
+        gaps.extend(f"{shown}: {clean_text(note)}" for note in (*outcome.result["notes"], *outcome.result["choices"]))
         dumps.append((outcome.artefact.name, outcome.result))
-    rank_of_pid, conflicts = _ranks_of_pids(inputs.of("rank_note"))
+    rank_of_pid, conflicts = ranks_of_pids(inputs.of("rank_note"))
     gaps.extend(conflicts)
     return dumps, rank_of_pid, gaps
 
 
-def _ranks_of_pids(notes: Sequence[Artefact]) -> tuple[dict[int, int], list[str]]:
+def ranks_of_pids(notes: Sequence[Artefact]) -> tuple[dict[int, int], list[str]]:
     """The ranks that notes record; a pid with two ranks (one on each of two hosts) is left to the dumps' names."""
     ranks: dict[int, set[int]] = {}
     for artefact in notes:

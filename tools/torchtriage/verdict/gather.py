@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 from torchtriage.artefacts.clean import clean_text
 from torchtriage.artefacts.identity import identity_of
 from torchtriage.artefacts.isolate import Job, run_jobs
-from torchtriage.artefacts.text import read_line, read_lines
-from torchtriage.errors import UnreadableError
+from torchtriage.artefacts.text import read_lines
 from torchtriage.report import SIGNALS, Evidence, Signal
+from torchtriage.wording import rank_words
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -75,6 +75,8 @@ class Findings:
     ranks: set[int] = field(default_factory=set[int])
     """All ranks that anything speaks of."""
     kinds_read: set[str] = field(default_factory=set[str])
+    members: set[int] = field(default_factory=set[int])
+    """The ranks of the job's process groups, where dumps tell them: there are no others."""
     unjudged: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
     losses: list[str] = field(default_factory=list[str])
     """What was damaged, unreadable or missing: forbids the verdict healthy."""
@@ -96,13 +98,18 @@ def patterns_of(conditions: Iterable[Condition]) -> dict[str, tuple[str, str | N
 
 def gather(inputs: Inputs, book: Playbook, progress: Callable[[int, int], None] | None = None) -> Findings:
     """Read and analyze everything in ``inputs``."""
-    findings = Findings(losses=list(inputs.gaps))
+    findings = Findings()
     logs = inputs.of("log")
     jobs = [Job(TASK_OF_KIND[a.kind], a) for a in inputs.artefacts if a.kind in TASK_OF_KIND]
     outcomes = run_jobs(jobs, progress) if jobs else []
     log_findings = scan_logs([_log_source(a) for a in logs], book, findings) if logs else None
     rank_of_pid = dict(log_findings.rank_of_pid) if log_findings else {}
-    rank_of_pid.update(_rank_notes(inputs.of("rank_note")))
+    if recorded := inputs.of("rank_note"):
+        from torchtriage.stacks.tool import ranks_of_pids
+
+        ranks, conflicts = ranks_of_pids(recorded)
+        rank_of_pid.update(ranks)
+        findings.notes.extend(conflicts)
 
     by_task: dict[str, list[Outcome]] = {}
     for job, outcome in zip(jobs, outcomes, strict=True):
@@ -148,20 +155,6 @@ def _log_source(artefact: Artefact) -> LogSource:
     return LogSource(name=artefact.name, lines=read_lines(artefact), rank=rank, host=identity.host)
 
 
-def _rank_notes(notes: Sequence[Artefact]) -> dict[int, int]:
-    """Side files that hold one number, the rank of the process whose pid is in the name."""
-    ranks: dict[int, int] = {}
-    for note in notes:
-        pid = identity_of(note.name).pid
-        try:
-            text = (read_line(note, 1) or "").strip()
-        except UnreadableError:
-            continue
-        if pid is not None and text.isascii() and text.isdigit() and len(text) < 8:
-            ranks[pid] = int(text)
-    return ranks
-
-
 def _analyze_flight(outcomes: Sequence[Outcome], rank_of_pid: dict[int, int], findings: Findings) -> None:
     from torchtriage.flight.analyze import analyze
     from torchtriage.flight.tool import rank_dumps
@@ -172,16 +165,33 @@ def _analyze_flight(outcomes: Sequence[Outcome], rank_of_pid: dict[int, int], fi
     findings.observations.extend(_of_signal(s) for s in found.signals)
     findings.ranks.update(r for g in found.groups for r in g.ranks)
     findings.losses.extend(found.gaps)
+    findings.members = {r for g in found.groups for r in g.ranks}
 
 
 def _analyze_stacks(outcomes: Sequence[Outcome], rank_of_pid: dict[int, int], findings: Findings) -> None:
     from torchtriage.stacks.analyze import analyze
 
-    found = analyze([(o.artefact.name, o.result) for o in outcomes], rank_of_pid)
+    dumps: list[tuple[str, dict[str, Any]]] = []
+    for outcome in outcomes:
+        name, dump = outcome.artefact.name, outcome.result
+        findings.losses.extend(f"{clean_text(name)}: {clean_text(note)}" for note in dump["notes"])
+        findings.notes.extend(f"{clean_text(name)}: {clean_text(note)}" for note in dump["choices"])
+        dumps.append((name, dump))
+    if findings.members:
+        rank_of_pid = {pid: rank for pid, rank in rank_of_pid.items() if rank in findings.members}
+    found = analyze(dumps, rank_of_pid)
+    ranks = {r.rank for r in found.ranks if r.rank is not None}
+    if findings.members and (foreign := ranks - findings.members):
+        findings.losses.append(f"stacks of {rank_words(foreign)}: the job's process groups have no such rank; left out")
     findings.kinds_read.add("stacks")
-    findings.observations.extend(_of_signal(s) for s in found.signals)
-    findings.ranks.update(r.rank for r in found.ranks if r.rank is not None)
+    findings.observations.extend(_of_signal(s) for s in found.signals if not _foreign(s, findings))
+    findings.ranks.update(r for r in ranks if not findings.members or r in findings.members)
     findings.hints.extend(found.notes)
+
+
+def _foreign(signal: Signal, findings: Findings) -> bool:
+    """Whether a signal speaks of ranks that the job does not have, as what lies over from another job does."""
+    return bool(findings.members) and not findings.members.issuperset(signal.scope.ranks)
 
 
 def _analyze_ras(outcomes: Sequence[Outcome], rank_of_pid: dict[int, int], findings: Findings) -> None:
@@ -196,7 +206,7 @@ def _analyze_ras(outcomes: Sequence[Outcome], rank_of_pid: dict[int, int], findi
     findings.kinds_read.add("ras")
     findings.observations.extend(_of_signal(s) for s in found.signals)
     findings.ranks.update(found.rank_of_pid.values())
-    findings.notes.extend(found.notes)
+    findings.losses.extend(found.notes)
     for pid, rank in found.rank_of_pid.items():
         rank_of_pid.setdefault(pid, rank)
 
@@ -217,7 +227,7 @@ _ANALYZERS = {"ras": _analyze_ras, "flight": _analyze_flight, "stacks": _analyze
 
 def _account_for_the_rest(inputs: Inputs, findings: Findings) -> None:
     """Say what was not judged: nothing that was given may vanish silently."""
-    findings.losses.extend(inputs.unopened())
+    findings.losses.extend((*inputs.gaps, *inputs.unopened()))
     for artefact in inputs.artefacts:
         name = clean_text(artefact.name)
         if artefact.kind in UNJUDGED:

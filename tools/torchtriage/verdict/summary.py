@@ -17,6 +17,11 @@ if TYPE_CHECKING:
     from torchtriage.verdict.gather import Findings, Observation
 
 MAX_TELLING = 8
+MAX_QUOTED_CHARS = 110
+# Facts that an analyzer words itself.
+_OUR_WORDS = frozenset({"why", "cause"})
+# One word without blanks, or a place of the program: function (file:line).
+_WORD_OR_PLACE = re.compile(r"[\w.:/<>@+%-]{1,80}|[\w.<>]{1,80} \([\w./<>@+-]{1,110}(?::\d{1,7})?\)")
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")
 # That a process ended tells least: everything else says how.
 _ENDS = frozenset({"log.python_exception", "log.process_exit"})
@@ -48,7 +53,13 @@ def _known(observed: Sequence[Observation]) -> dict[str, str]:
 
 
 def _fact_words(name: str, value: str | float) -> str:
-    return bytes_words(value) if name.endswith("_bytes") and not isinstance(value, str) else str(value)
+    """A fact in words; what the job wrote (a message, an odd name) stands in quotes, as not ours."""
+    if not isinstance(value, str):
+        return bytes_words(value) if name.endswith("_bytes") else str(value)
+    if name in _OUR_WORDS or _WORD_OR_PLACE.fullmatch(value):
+        return value
+    inner = clean_text(value, MAX_QUOTED_CHARS).replace('"', "'")
+    return f'"{inner}"'
 
 
 def _fill(template: str, known: dict[str, str]) -> str | None:
