@@ -92,7 +92,7 @@ CASES: dict[str, tuple[list[str], str]] = {
             "_SingleProcessDataLoaderIter._next_data (torch/utils/data/dataloader.py:788)",
             *USER,
         ],
-        "data_loading",
+        "file_io",
     ),
     "dataset that loads with torch.load over the network": (
         [

@@ -26,6 +26,11 @@ ASSERT = (
         ),
         (f"It died after an hour.\n[rank1]: {DDP}", "ddp-parameters-unused-in-loss"),
         (f"{ASSERT}\nRuntimeError: CUDA error: device-side assert triggered", "token-id-outside-embedding"),
+        (
+            "native/cuda/Loss.cu:180: nll_loss_forward_kernel: block: [1,0,0], thread: [3,0,0] "
+            "Assertion `cur_target >= 0 && cur_target < n_classes` failed.",
+            "label-outside-class-range",
+        ),
         ("NVRM: Xid (PCI:0000:0a:00): 79, pid=1, GPU has fallen off the bus.", "gpu-lost-from-bus-or-power"),
     ],
 )

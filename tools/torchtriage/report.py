@@ -84,6 +84,7 @@ SIGNALS: dict[str, SignalSpec] = {
     ),
     "log.steps_even": _spec("good", "all ranks did the same steps, with finite metrics"),
     "log.finished": _spec("good", "all ranks printed that they finished"),
+    "log.finished_on_some": _spec("neutral", "some ranks printed that they finished, and others did not"),
     "log.pattern": _spec("neutral", "a line matches a text that a playbook entry names"),
     # stacks: the state of a rank's main thread, for the ranks of which it is true
     **{

@@ -2,7 +2,8 @@
 
 Works on templates (every digit of the line is "0"), so what is found are places in the line, and one answer holds for
 all lines of one shape. Sources of the forms: torchrun (``[rank3]:``, ``[default3]:``), c10d (``[Rank 3]``,
-``[PG ID 0 PG GUID 0(default_pg) Rank 3]``), ``srun --label``, ``mpirun --tag-output``, Ray, ``kubectl logs --prefix``,
+``[PG ID 0 PG GUID 0(default_pg) Rank 3]``), key-value and JSON loggers (``rank=3``),
+``srun --label``, ``mpirun --tag-output``, Ray, ``kubectl logs --prefix``,
 docker compose, Lightning and Accelerate, NCCL's debug lines, glog, syslog, ISO 8601.
 """
 
@@ -28,6 +29,7 @@ _MARKS = r"""
     | \((?:rank|Rank|RANK)[ :=_]{0,2}(?P<paren>0{1,7})\):?
     | (?:rank|Rank|RANK)[ =_]{0,2}(?P<word>0{1,7})(?:[ ]?[:|\]>]|[ ]-(?=[ ]))
     | RANK=(?P<env>0{1,7})(?=\s)
+    | (?:(?:global_)?rank=(?P<field>0{1,7}))(?=[\s,;]|$)
     | \[0{1,10},(?P<mpi>0{1,7})\]<std[a-z]{2,5}>:?
     | \[PG[ ][^\]]{1,160}?[ ]Rank[ ](?P<pg>0{1,7})\]
     | \[(?!GPU)[A-Za-z_]{2,24}(?P<local>0{1,5})\]:
@@ -41,14 +43,18 @@ _TOKEN = re.compile(rf"\s{{0,16}}(?:{_MARKS}|{_TIMES})", re.VERBOSE)
 _SRUN = re.compile(r"\s{0,8}(?P<srun>0{1,6}):(?=\s|$)")
 _FILLER = re.compile(
     r"\s{0,16}(?:\[?(?:DEBUG|INFO|WARN|WARNING|ERROR|CRITICAL|FATAL)\]?:?|[-|>:]|\[[A-Za-z_][\w./ :|\-]{0,60}\]"
-    r"|\([A-Za-z_][\w./:\-]{0,40}\))(?=\s)"
+    r"|\([A-Za-z_][\w./:\-]{0,40}\)|(?:time|ts|level|lvl|logger|host|node|pid)=(?:\"[^\"]{0,80}\"|[^\s\"]{1,80})"
+    # the name of a logger, when a field with the rank is what follows it
+    r"|[A-Za-z_][\w.\-]{0,60}(?=[ ](?:global_)?rank=0))(?=\s)"
 )
+# A line that is one JSON object says in a field of it who wrote it.
+_JSON_RANK = re.compile(r"[\"'](?:global_)?rank[\"'][ ]?:[ ]?(0{1,7})[ ]?[,}]")
 _RAY_RANK = re.compile(r"\brank[ =]?(0{1,7})\b")
 _MAX_TOKENS = 8
 # How much a mark is worth: a rank of the job beats a rank inside a node or a group, which beats a process id.
 STRONG, WEAK, PROCESS = 3, 2, 1
 _STRENGTH = {
-    "bracket": STRONG, "paren": STRONG, "word": STRONG, "env": STRONG, "mpi": STRONG, "srun": STRONG,
+    "bracket": STRONG, "paren": STRONG, "word": STRONG, "env": STRONG, "field": STRONG, "mpi": STRONG, "srun": STRONG,
     "pg": WEAK, "local": WEAK, "podrank": WEAK, "composerank": WEAK, "raypid": PROCESS, "ncclpid": PROCESS,
 }  # fmt: skip
 _TIME_GROUPS = ("iso", "glog", "syslog", "epoch")
@@ -118,6 +124,8 @@ def parse_prefix(template: str, start: int, end: int, *, labelled: bool) -> Pref
         source_file = match.groupdict().get("file") or match.groupdict().get("oldfile") or source_file
         is_nccl = is_nccl or "ncclpid" in found
         position = body = match.end()
+    if not strength and template.startswith("{", position) and (said := _JSON_RANK.search(template, position, end)):
+        owner, strength = said.span(1), STRONG
     style = template[start:body].strip() if strength else ""
     if body > start and template[body : body + 1] == " " and body < end:
         body += 1

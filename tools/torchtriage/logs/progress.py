@@ -138,7 +138,7 @@ def _skipped(ranks: dict[int, OwnerMetrics]) -> list[Signal]:
 
 
 def good_signals(timeline: Timeline, *, values_are_well: bool) -> list[Signal]:
-    """``log.steps_even`` and ``log.finished``."""
+    """``log.steps_even`` and ``log.finished``, or ``log.finished_on_some``."""
     signals: list[Signal] = []
     unnamed = timeline.metrics.owners.get(None)
     owners = stepping(timeline) or ({} if unnamed is None else {0: unnamed})
@@ -169,7 +169,6 @@ def _even(owners: dict[int, OwnerMetrics], timeline: Timeline) -> Signal | None:
 
 
 def _finished(timeline: Timeline) -> Signal | None:
-    name = "log.finished"
     said: dict[int, OwnerLines] = {
         owner: own for owner, own in timeline.owners.items() if isinstance(owner, int) and own.last_own is not None
     }
@@ -179,8 +178,13 @@ def _finished(timeline: Timeline) -> Signal | None:
         if nobody is None or nobody.last_own is None:
             return None
         said = {0: nobody}
-    if not all(own.last_own_is_finish for own in said.values()):
+    name = "log.finished"
+    ended = {owner: own for owner, own in said.items() if own.last_own_is_finish}
+    if not ended:
         return None
+    if len(ended) < len(said):
+        # Often only one rank prints that the job is done.
+        name, named, said = "log.finished_on_some", sorted(ended), ended
     lines = [own.last_own for own in said.values() if own.last_own is not None]
     return Signal(
         name=name,

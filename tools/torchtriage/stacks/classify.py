@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 WAITING: frozenset[str] = frozenset({"waiting_on_gpu", "in_collective"})
 
+_BLOCKING = frozenset({"file_io", "network_io", "lock_wait", "sleeping"})
 _PURPOSES = frozenset({"data_loading", "checkpointing", "compiling", "garbage_collecting"})
 _INTERPRETER = re.compile(
     r"(?:^|/)(?:python\d?(?:\.\d+)?|libpython[\w.]*)$|(?:^|/)(?:libc|libpthread|ld-linux)[\w.\-]*so"
@@ -78,6 +79,8 @@ def _judge(thread: Mapping[str, Any]) -> tuple[Standing, Rule | None]:
     if not best:
         return _running(thread), None
     index, rule = best[min(best)]
+    if rule.state == "data_loading" and (inner := _inside_loader(thread)) is not None:
+        return inner
     at, collective = _collective_of(frames, index) if rule.role in ("device", "collective") else (None, None)
     return (
         Standing(
@@ -91,6 +94,18 @@ def _judge(thread: Mapping[str, Any]) -> tuple[Standing, Rule | None]:
         ),
         rule,
     )
+
+
+def _inside_loader(thread: Mapping[str, Any]) -> tuple[Standing, Rule | None] | None:
+    """What a data set that is read without workers waits for, when its frames say it."""
+    frames: list[Mapping[str, Any]] = thread["frames"]
+    loader = next((i for i, frame in enumerate(frames) if "torch/utils/data/" in frame["file"]), 0)
+    if not loader or not frames[loader]["file"].endswith("_utils/fetch.py"):
+        return None
+    standing, rule = _judge({**thread, "frames": frames[:loader]})
+    if standing.state not in _BLOCKING or not standing.certain:
+        return None
+    return replace(standing, within="data_loading"), rule
 
 
 def _running(thread: Mapping[str, Any]) -> Standing:

@@ -106,10 +106,10 @@ def compose_several_runs(runs: Sequence[str], paths: Sequence[str]) -> Verdict:
 
 
 def _drop_what_ends_a_job(decision: Decision) -> None:
-    """A job whose every rank finished in good order neither hung nor crashed, whatever one moment of it looked like."""
+    """A job that finished in good order neither hung nor crashed, whatever one moment of it looked like."""
     ended = [a for a in decision.assessments if a.entry.branch in _ENDS_A_JOB]
     decision.assessments = [a for a in decision.assessments if a.entry.branch not in _ENDS_A_JOB]
-    decision.ruled_out[:0] = [(a.entry, "every rank finished, and no rank reports a failure") for a in ended]
+    decision.ruled_out[:0] = [(a.entry, "the job finished, and no rank reports a failure") for a in ended]
 
 
 def _culprits(best: Assessment) -> Culprits:

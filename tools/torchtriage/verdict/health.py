@@ -22,12 +22,18 @@ _BAD_ENDS = frozenset({"log.left_loop_early", "log.stopped_early", "log.done_bef
 
 
 def job_finished(findings: Findings) -> bool:
-    """Whether the logs show every known rank finishing, and no rank reporting a failure."""
+    """Whether the logs show the job finishing, and no rank reporting a failure.
+
+    Either every known rank says so, or one does and all of them did the same steps.
+    """
     names = {o.name for o in findings.observations}
     trouble = any(
         o.health == "trouble" and o.kind == "log" and o.name not in _WITHOUT_END for o in findings.observations
     )
-    return _covers(findings, "log.finished") and not trouble and not names & _BAD_ENDS
+    ended = _covers(findings, "log.finished") or (
+        "log.finished_on_some" in names and _covers(findings, "log.steps_even")
+    )
+    return ended and not trouble and not names & _BAD_ENDS
 
 
 # Trouble that a job can have and still finish.

@@ -23,10 +23,10 @@ _OUR_WORDS = frozenset({"why", "cause"})
 # One word without blanks, or a place of the program: function (file:line).
 _WORD_OR_PLACE = re.compile(r"[\w.:/<>@+%-]{1,80}|[\w.<>]{1,80} \([\w./<>@+-]{1,110}(?::\d{1,7})?\)")
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")
-# That a process ended tells least: everything else says how.
-_ENDS = frozenset({"log.python_exception", "log.process_exit"})
+# That a process ended tells least, with what error a little more: everything else says how it came to that.
+_ENDS = {"log.python_exception": 1, "log.process_exit": 2}
 # Observations that tell nothing by themselves: a text that is only named somewhere, a moment that is as it should be.
-_NOTHING_TO_TELL = frozenset({"log.pattern", "ras.in_step"})
+_NOTHING_TO_TELL = frozenset({"log.pattern", "log.finished_on_some", "ras.in_step"})
 
 
 def summary_of(best: Assessment) -> str:
@@ -88,7 +88,7 @@ def telling(observations: Sequence[Observation]) -> list[Observation]:
     """What an undecided verdict should show: trouble first, then what is not plainly good."""
     order = {"trouble": 0, "neutral": 1, "good": 2}
     found = [o for o in observations if o.evidence]
-    return sorted(found, key=lambda o: (order[o.health], o.name in _ENDS, o.order))[:MAX_TELLING]
+    return sorted(found, key=lambda o: (order[o.health], _ENDS.get(o.name, 0), o.order))[:MAX_TELLING]
 
 
 def says_something(observations: Sequence[Observation]) -> list[Observation]:
