@@ -19,6 +19,21 @@ from torchtriage.artefacts.clean import MASK, QUOTE_CHARS, clean_text
         ("run.py --api-key sk-proj-abcdefgh12345678 --lr 1", "sk-proj-abcdefgh12345678"),
         ("OPENAI key sk-abcdefghijklmnop1234", "sk-abcdefghijklmnop1234"),
         ("AZURE_STORAGE_ACCOUNT_KEY=Zm9vYmFyYmF6cXV4Zm9vYmFy==", "Zm9vYmFyYmF6cXV4Zm9vYmFy"),
+        ('password = "correct horse battery staple"', "horse battery"),
+        (r"{\"password\": \"correct horse\"}", "correct horse"),
+        ("postgres://user:pa/ss@w0rd@db.example/x", "w0rd"),
+        ("Authorization: Token abcdef0123", "abcdef0123"),
+        ('{"Authorization": "token ghx12345678"}', "ghx12345678"),
+        ("curl -u user:hunter22 https://example.org", "hunter22"),
+        ("Server=db;pwd=hunter22;", "hunter22"),
+        ("slack xapp-1-A012-345-abcdef", "A012-345-abcdef"),
+        ("key SG.abcdefghijklmnop.qrstuvwxyz0123456789", "qrstuvwxyz0123456789"),
+        ("docker login dckr_pat_abcdefghijkl", "abcdefghijkl"),
+        ("post to https://hooks.slack.com/services/T000/B000/XXXXabcd", "XXXXabcd"),
+        ("GET https://x.example/y?sv=1&sig=abc%2Bdefghij%3D&x=1", "defghij"),
+        ("GET https://x.example/y?X-Amz-Signature=0123456789abcdef", "0123456789abcdef"),
+        ("Set-Cookie: session=abcdef; Path=/", "abcdef"),
+        ('-H "Cookie: a=b; session=0123abc"', "0123abc"),
         ("token eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.abcDEF123", "eyJzdWIiOiIxIn0"),
     ],
 )
@@ -37,6 +52,12 @@ def test_a_secret_is_masked_and_the_rest_of_the_line_stays(line: str, secret: st
         "step 4 tokens 3968",
         "key '0', but store->get('0') got error: Socket Timeout",
         "KeyError: 'messages'",
+        "PWD=/workspace/run OLDPWD=/workspace",
+        "docker run -u 1000:1000 image",
+        "basic training finished, starting advanced training",
+        "init_method tcp://10.0.0.1:29500 world size 8",
+        "Signal 11 (SIGSEGV) received, sig=11",
+        "python -u train.py --lr 1e-3",
     ],
 )
 def test_what_only_sounds_like_a_secret_is_left_alone(line: str) -> None:
@@ -62,7 +83,41 @@ def test_a_cut_line_is_part_of_the_whole_cleaned_line(text: str) -> None:
     assert clean_text(text, 50) in clean_text(text, None)
 
 
+PIECES = (
+    "password",
+    '"',
+    "\\",
+    ": ",
+    "=",
+    "token",
+    "Cookie",
+    "Authorization",
+    "Token ",
+    "-u ",
+    "a@b.example",
+    "https://",
+)
+
+
+@given(st.lists(st.sampled_from([*PIECES, "x:y@", "[masked]", " ", "sig=", "abcdefgh12", "Basic "]), max_size=30))
+def test_cleaning_pieces_of_secrets_changes_nothing_twice(pieces: list[str]) -> None:
+    for limit in (30, 240):
+        cleaned = clean_text("".join(pieces), limit)
+        assert clean_text(cleaned, limit) == cleaned
+
+
 def test_a_megabyte_of_almost_secrets_takes_no_time() -> None:
     clean_text("password=" * 100_000, limit=None)
     clean_text("a@" * 300_000, limit=None)
     clean_text("https://" * 100_000, limit=None)
+    for piece in (
+        "https://a:b@",
+        "curl -u ",
+        'password="',
+        "Cookie: a=",
+        "Authorization: ",
+        "-u a:",
+        "SG.aaaaaaaaaaaa.",
+        "&sig=",
+    ):
+        clean_text(piece * 50_000, limit=None)

@@ -1,3 +1,5 @@
+import time
+
 import pytest
 
 from torchtriage.artefacts.identity import identity_of
@@ -42,3 +44,16 @@ def test_rank_and_pid_are_read_off_other_names(name: str, rank: int | None, pid:
 
 def test_a_host_in_the_name_is_kept() -> None:
     assert identity_of("nccl_trace_rank_node01_5", trailing_number_is_rank=True).host == "node01"
+
+
+@pytest.mark.parametrize(
+    "name", [".txt" * 60_000 + "x", "rank_a" * 60_000, "rank_" * 60_000, "/" * 200_000, "_0" * 99_999]
+)
+def test_a_name_of_any_length_costs_no_time(name: str) -> None:
+    started = time.monotonic()
+    identity_of(name, trailing_number_is_rank=True)
+    assert time.monotonic() - started < 1
+
+
+def test_a_number_that_keeps_equal_names_apart_is_no_rank() -> None:
+    assert identity_of("_dump_12 (2)", trailing_number_is_rank=True).rank == 12

@@ -9,6 +9,7 @@ import pytest
 import zstandard
 
 from torchtriage.artefacts.inputs import open_inputs
+from torchtriage.artefacts.recognise import Recognised, recognise
 from torchtriage.errors import InputNotFoundError, OutsideRootsError
 
 LOG = b"[rank0] step 0 loss 7.1\n[rank1] step 0 loss 7.1\n"
@@ -153,3 +154,66 @@ def test_ranks_are_listed_in_numeric_order(tmp_path: Path) -> None:
         (tmp_path / f"rank_{rank}.log").write_bytes(LOG)
     with open_inputs([str(tmp_path)]) as inputs:
         assert [a.name for a in inputs.artefacts] == ["rank_2.log", "rank_9.log", "rank_10.log"]
+
+
+def test_an_empty_path_is_refused_and_reads_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(_folder(tmp_path))
+    for given in ("", "  "):
+        with pytest.raises(InputNotFoundError, match="an empty path was given"):
+            open_inputs([given])
+
+
+def test_paths_that_cannot_exist_are_refused_with_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(InputNotFoundError, match="no such user"):
+        open_inputs(["~nosuchuser-at-all/x"])
+    with pytest.raises(InputNotFoundError, match="no such file"):
+        open_inputs(["a" * 5000], roots=[tmp_path])
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    with pytest.raises(InputNotFoundError, match="working folder itself is gone"):
+        open_inputs(["x"])
+    with open_inputs([str(_folder(tmp_path))]) as inputs:
+        assert len(inputs.artefacts) == 2
+
+
+def test_folders_of_tools_are_not_looked_into_and_said_so_in_a_note(tmp_path: Path) -> None:
+    folder = _folder(tmp_path)
+    (folder / ".venv").mkdir()
+    (folder / ".venv" / "b.log").write_bytes(LOG)
+    with open_inputs([str(folder)]) as inputs:
+        assert [a.name for a in inputs.artefacts] == ["a.log", "deep/b.log"]
+        assert inputs.gaps == []
+        assert len(inputs.notes) == 1
+        assert ".venv" in inputs.notes[0]
+    with open_inputs([str(folder / ".venv")]) as inputs:
+        assert [a.name for a in inputs.artefacts] == ["b.log"]
+
+
+def test_a_file_that_is_given_twice_is_read_once(tmp_path: Path) -> None:
+    folder = _folder(tmp_path)
+    with open_inputs([str(folder), str(folder / "a.log"), str(folder / "deep")]) as inputs:
+        assert len(inputs.artefacts) == 2
+
+
+def test_whatever_one_file_causes_is_a_gap_of_that_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = _folder(tmp_path)
+
+    def broken(head: bytes, name: str, more: object = None) -> Recognised:
+        if name == "a.log":
+            raise OverflowError
+        return recognise(head, name)
+
+    monkeypatch.setattr("torchtriage.artefacts.inputs.recognise", broken)
+    with open_inputs([str(folder)]) as inputs:
+        assert [a.name for a in inputs.artefacts] == ["deep/b.log"]
+        assert inputs.gaps == ["a.log: not readable (OverflowError: )"]
+
+
+@pytest.mark.parametrize("compress", [bytes, gzip.compress, zstandard.compress])
+def test_a_log_behind_a_long_first_line_is_a_log(tmp_path: Path, compress: object) -> None:
+    content = b"q" * 100_000 + b"\n[rank0]: Traceback (most recent call last):\n"
+    (tmp_path / "a").write_bytes(compress(content))  # type: ignore[operator]
+    with open_inputs([str(tmp_path)]) as inputs:
+        assert [a.kind for a in inputs.artefacts] == ["log"]

@@ -1,3 +1,4 @@
+import gzip
 import os
 import pickle
 import resource
@@ -77,3 +78,39 @@ def test_progress_reaches_the_number_of_files(tmp_path: Path) -> None:
     seen: list[tuple[int, int]] = []
     run_jobs([Job("view", artefact, {"pointer": ""})] * 5, lambda done, total: seen.append((done, total)))
     assert sorted(seen) == [(i, 5) for i in range(1, 6)]
+
+
+def test_files_that_stall_leave_less_time_to_the_next_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torchtriage.artefacts.isolate.WALL_SECONDS_BASE", 3.0)
+    monkeypatch.setattr("torchtriage.artefacts.isolate.WALL_SECONDS_PER_MB", 1.0)
+    monkeypatch.setattr("torchtriage.artefacts.isolate.MIN_WALL_SECONDS_BASE", 0.5)
+    keys = b"".join(b"\x8a\x10" + (i * (2**61 - 1)).to_bytes(16, "little") + b"N" for i in range(1, 40_000))
+    bomb = _artefact(tmp_path / "bad", b"\x80\x04\x8c\x09pg_config}(" + keys + b"u.")
+    good = _artefact(tmp_path / "good", GOOD)
+    started = time.monotonic()
+    outcomes = run_jobs([Job("view", a, {"pointer": "/version"}) for a in (*[bomb] * 4, good)])
+    assert all(o.error for o in outcomes[:4])
+    assert outcomes[4].result == '"2.10"'
+    assert time.monotonic() - started < 15
+
+
+def test_when_the_time_for_all_is_used_up_the_rest_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torchtriage.artefacts.isolate.TOTAL_WALL_SECONDS_BASE", -1.0)
+    good = _artefact(tmp_path / "good", GOOD)
+    (outcome,) = run_jobs([Job("view", good, {"pointer": ""})])
+    assert outcome.error is not None
+    assert "took all the time" in outcome.error
+
+
+def test_a_bomb_of_empty_lists_costs_no_gigabyte(tmp_path: Path) -> None:
+    content = gzip.compress(b'{"traceEvents":[' + b"[]," * 30_000_000 + b"0]}", 1)
+    with pytest.raises(UnreadableError, match="memory"):
+        view_value(_artefact(tmp_path / "t.json.gz", content), "/traceEvents/0")
+
+
+def test_a_pickle_of_more_than_a_gigabyte_is_not_read(tmp_path: Path) -> None:
+    path = tmp_path / "sparse"
+    path.write_bytes(GOOD)
+    os.truncate(path, 3 << 29)
+    with open_inputs([str(path)]) as inputs, pytest.raises(UnreadableError, match="larger than 1 GiB"):
+        view_value(inputs.artefacts[0], "/version")

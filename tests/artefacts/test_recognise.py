@@ -67,3 +67,48 @@ def test_a_file_that_holds_one_number_is_a_rank_note_only_when_it_is_called_one(
 @given(st.binary(max_size=4096), st.text(max_size=20))
 def test_any_bytes_are_recognised_as_something(head: bytes, name: str) -> None:
     assert recognise(head, name).kind
+
+
+CRASH = (
+    b"[rank1]: Traceback (most recent call last):\n"
+    b'[rank1]:   File "/workspace/train.py", line 7, in <module>\n[rank1]: ValueError: no\n'
+)
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        b"import os\nimport sys\nfrom x import y\ndef f(a):\n" * 400,
+        b"| NVIDIA-SMI 580 |\n" * 300,
+        b"NCCL version 2.28.9 compiled with CUDA 13.0\n",
+        b"[  123.456789] NVRM: loading\n" * 300,
+        b"tensor_parallel: 2\n" * 300,
+        b'{"train_micro_batch_size_per_gpu": 1}\n',
+        b"plain words\n" * 40,
+        bytes(5000),
+        b"step 1\n" + bytes(5000),
+    ],
+)
+def test_a_log_is_recognised_whatever_stands_before_it(before: bytes) -> None:
+    assert recognise(before + CRASH, "x").kind == "log"
+
+
+def test_a_log_is_recognised_by_pieces_behind_the_head() -> None:
+    assert recognise(b"q" * 65536, "x", lambda: [b"q" * 99, CRASH]).kind == "log"
+    assert recognise(bytes(65536), "x", lambda: [bytes(99), b"step 1 loss 2\n"]).kind == "log"
+    assert recognise(b"q" * 65536, "x", lambda: [b"words\n"]).kind == "text"
+
+
+def test_pieces_behind_the_head_are_not_asked_for_when_the_head_is_clear() -> None:
+    def more() -> list[bytes]:
+        raise AssertionError
+
+    assert recognise(CRASH, "x", more).kind == "log"
+    assert recognise(pickle.dumps({"weights": 1}), "x", more).kind == "unknown"
+    assert recognise(PYSPY, "x", more).kind == "stack_dump"
+
+
+def test_a_byte_order_mark_changes_nothing() -> None:
+    assert recognise(b'\xef\xbb\xbf{"pg_config": {}, "pg_status": {}}', "x").kind == "flight_recorder"
+    assert recognise(b"\xef\xbb\xbf" + PYSPY, "x").kind == "stack_dump"
+    assert recognise(CRASH.decode().encode("utf-16-le"), "x").kind == "log"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 from pathlib import Path
@@ -262,3 +263,11 @@ def test_damaged_dumps_end_in_a_result_or_a_plain_refusal(
     json.dumps(result)
     analyze([("a.txt", result), ("b.txt", result)], {7: 0})
     assert all(sum(thread["main"] for thread in process["threads"]) == 1 for process in result["processes"])
+
+
+def test_a_compressed_dump_that_is_cut_says_so(tmp_path: Path) -> None:
+    text = "".join(f'Thread {n} (idle): "t{n}"\n    wait_{n} (train.py:{n})\n' for n in range(400))
+    whole = gzip.compress(f"Process 7: python train.py\nPython v3.12.3\n\n{text}".encode())
+    path = tmp_path / "stack.txt.gz"
+    path.write_bytes(whole[: len(whole) // 2])
+    assert any("cut" in note or "damaged" in note or "ends" in note for note in read_task(str(path), "gz", {})["notes"])

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import os
-import tarfile
-import zipfile
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, BinaryIO
 
 from torchtriage.artefacts.clean import clean_text
-from torchtriage.artefacts.streams import compression_of, decompression_errors, open_stream, read_head
+from torchtriage.artefacts.names import display_name
+from torchtriage.artefacts.streams import compression_of, open_stream, read_head
+from torchtriage.artefacts.tar import RawMember, is_tar, tar_members
 
 if TYPE_CHECKING:
+    import zipfile
     from collections.abc import Iterator
     from pathlib import Path
 
 MAX_MEMBERS = 20_000
 MAX_MEMBER_BYTES = 4 << 30
 MAX_TOTAL_BYTES = 8 << 30
+MAX_MEMBER_NAME_CHARS = 1024
+_NAMED_MEMBERS = 5
 
 
 @dataclass(frozen=True)
@@ -33,54 +36,60 @@ def archive_type(first: bytes, path: Path) -> str | None:
     if first.startswith((b"PK\x03\x04", b"PK\x05\x06")):
         # torch.save files are zips as well; they hold tensors, not artefacts.
         return None if b"/data.pkl" in first[:512] else "zip"
-    if _is_tar(first):
+    if is_tar(first):
         return "tar"
     compression = compression_of(first)
-    if compression and _is_tar(read_head(path, compression)[:1024]):
+    if compression and is_tar(read_head(path, compression)[:1024]):
         return f"tar.{compression}"
     return None
 
 
-def _is_tar(block: bytes) -> bool:
-    return len(block) >= 512 and block[257:262] == b"ustar"
-
-
 def unpack(path: Path, kind: str, into: Path, gaps: list[str], shown: str) -> Iterator[Member]:
     """Unpack the regular files of an archive one by one; what is left out or broken goes to ``gaps``."""
-    reader = _zip_members(path) if kind == "zip" else _tar_members(path, kind)
+    losses: list[str] = []
+    left_out: dict[str, list[str]] = {}
+    reader = _zip_members(path) if kind == "zip" else _tar_members(path, kind, losses)
     total = 0
     count = 0
-    skipped = 0
     try:
-        for name, stream in reader:
-            if stream is None:
-                skipped += 1
+        for member in reader:
+            name = _tidy(member.name)
+            if member.stream is None:
+                left_out.setdefault(member.why_not, []).append(name)
                 continue
             count += 1
             if count > MAX_MEMBERS or total >= MAX_TOTAL_BYTES:
-                gaps.append(f"{shown}: holds more than is unpacked ({MAX_MEMBERS} files, {MAX_TOTAL_BYTES >> 30} GiB)")
-                return
+                losses.append(f"holds more than is unpacked ({MAX_MEMBERS} files, {MAX_TOTAL_BYTES >> 30} GiB)")
+                break
             target = into / os.urandom(12).hex()
             try:
-                written, whole = _copy(stream, target, min(MAX_MEMBER_BYTES, MAX_TOTAL_BYTES - total))
+                written, whole = _copy(member.stream, target, min(MAX_MEMBER_BYTES, MAX_TOTAL_BYTES - total))
             finally:
-                stream.close()
+                member.stream.close()
             total += written
             if not whole:
                 gaps.append(
-                    f"{shown}/{clean_text(name)}: damaged, or larger than what is unpacked; the first part was read"
+                    f"{shown}/{display_name(name)}: damaged, or larger than what is unpacked; the first part was read"
                 )
-            yield Member(_tidy(name), target)
-    except (*decompression_errors(), tarfile.TarError, zipfile.BadZipFile, NotImplementedError, RuntimeError) as error:
-        gaps.append(
-            f"{shown}: the archive ends early or is damaged ({clean_text(str(error), 80)}); what came before was read"
-        )
-    if skipped:
-        gaps.append(f"{shown}: {skipped} link(s) or special file(s) in the archive were left out")
+            yield Member(name, target)
+    except Exception as error:  # the boundary: whatever a broken archive raises is a gap of that archive
+        what = clean_text(str(error), 80)
+        losses.append(f"the archive ends early or is damaged ({what}); only what came before was read")
+    gaps.extend(f"{shown}: {clean_text(loss)}" for loss in dict.fromkeys(losses))
+    for why_not, names in left_out.items():
+        gaps.append(_left_out(shown, why_not, names))
+
+
+def _left_out(shown: str, why_not: str, names: list[str]) -> str:
+    if why_not == "link":
+        return f"{shown}: {len(names)} link(s) or special file(s) in the archive were left out"
+    listed = ", ".join(display_name(name)[:120] for name in names[:_NAMED_MEMBERS])
+    more = f" and {len(names) - _NAMED_MEMBERS} more" if len(names) > _NAMED_MEMBERS else ""
+    return f"{shown}: {listed}{more}: {why_not}; not unpacked"
 
 
 def _tidy(name: str) -> str:
-    parts = [p for p in name.replace("\\", "/").split("/") if p not in ("", ".", "..")]
+    parts = [p for p in name[-MAX_MEMBER_NAME_CHARS:].replace("\\", "/").split("/") if p not in ("", ".", "..")]
     return "/".join(parts) or "unnamed"
 
 
@@ -90,7 +99,7 @@ def _copy(stream: BinaryIO, target: Path, limit: int) -> tuple[int, bool]:
         while True:
             try:
                 chunk = stream.read(min(1 << 20, limit - written + 1))
-            except (*decompression_errors(), zipfile.BadZipFile, tarfile.TarError):
+            except Exception:  # the boundary: each codec has errors of its own
                 return written, False
             if not chunk:
                 return written, True
@@ -100,24 +109,30 @@ def _copy(stream: BinaryIO, target: Path, limit: int) -> tuple[int, bool]:
             written += len(chunk)
 
 
-def _tar_members(path: Path, kind: str) -> Iterator[tuple[str, BinaryIO | None]]:
-    compression = kind.partition(".")[2] or None
-    with open_stream(path, compression) as raw, tarfile.open(fileobj=raw, mode="r|") as tar:
-        for info in tar:
-            if info.isdir():
-                continue
-            stream = tar.extractfile(info) if info.isreg() else None
-            yield info.name, stream  # type: ignore[misc]  # ExFileObject reads bytes
+def _tar_members(path: Path, kind: str, losses: list[str]) -> Iterator[RawMember]:
+    with open_stream(path, kind.partition(".")[2] or None) as raw:
+        yield from tar_members(raw, losses)
 
 
-def _zip_members(path: Path) -> Iterator[tuple[str, BinaryIO | None]]:
+def _zip_members(path: Path) -> Iterator[RawMember]:
+    import zipfile
+
     with open_stream(path, None) as raw, zipfile.ZipFile(raw) as archive:
         for info in archive.infolist():
             if info.is_dir():
                 continue
             mode = info.external_attr >> 16
-            is_regular = mode == 0 or (mode & 0o170000) in (0, 0o100000)
-            if info.flag_bits & 0x1:
-                yield info.filename, None
-                continue
-            yield info.filename, (archive.open(info) if is_regular else None)  # type: ignore[misc]
+            if mode != 0 and (mode & 0o170000) not in (0, 0o100000):
+                yield RawMember(info.filename, None, "link")
+            elif info.flag_bits & 0x1:
+                yield RawMember(info.filename, None, "encrypted")
+            else:
+                yield _opened(archive, info)
+
+
+def _opened(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> RawMember:
+    try:
+        return RawMember(info.filename, archive.open(info))  # pyright: ignore[reportArgumentType]  # reads bytes
+    except Exception as error:  # the boundary: one broken member costs that member alone
+        reason = "compressed in a way that is not known here" if isinstance(error, NotImplementedError) else "damaged"
+        return RawMember(info.filename, None, reason)

@@ -19,44 +19,103 @@ _HIDDEN = re.compile(
 )
 
 MASK = "[masked]"
+_NOT_MASKED = r"(?!\[masked\])"
 _WORD = r"[A-Za-z0-9_\-]"
+# Names that say what they hold.
+_SECRETIVE = (
+    r"(?:passw(?:or)?d|passphrase|secret|api[_\-]?key|access[_\-]?key|private[_\-]?key|"
+    r"auth[_\-]?token|access[_\-]?token|refresh[_\-]?token|session[_\-]?token|credentials?|account[_\-]?key|"
+    r"connection[_\-]?string)(?:_[A-Za-z0-9_\-]{0,32})?"
+)
+# Between a name and its value; the quotes may be escaped, as in JSON inside JSON.
+_IS = r"(?:\\{0,3}['\"])?\s{0,4}[:=]\s{0,4}"
+# A value in quotes may hold blanks. The opening quote belongs to what is kept.
+_QUOTED_VALUES = (
+    (r"\\{1,3}\"", r"[^\"\\]{1,4096}"),
+    (r"\\{1,3}'", r"[^'\\]{1,4096}"),
+    (r"\"", r"(?:[^\"\\]|\\.){1,4096}"),
+    (r"'", r"(?:[^'\\]|\\.){1,4096}"),
+)
 # Every pattern is anchored on a literal, so that a hostile line costs linear time.
 _SECRETS: tuple[tuple[re.Pattern[str], str], ...] = (
-    # user:password@ and token@ in URLs
+    # user:password@ and token@ in URLs; a password may hold "/" and "@", a port is none
+    (
+        re.compile(r"(?i)\b([a-z][a-z0-9+.\-]{1,20}://)[^\s/@:'\"<>]{0,128}:(?!\d{1,5}/)[^\s'\"<>]{1,256}@"),
+        rf"\1{MASK}@",
+    ),
     (re.compile(r"(?i)\b([a-z][a-z0-9+.\-]{1,20}://)[^\s/@'\"<>]{1,256}@"), rf"\1{MASK}@"),
+    # web hooks and signed URLs are keys by themselves
+    (
+        re.compile(
+            rf"(?i)(hooks\.slack\.com/(?:services|workflows|triggers)/|/api/webhooks/){_NOT_MASKED}[\w/\-]{{4,512}}"
+        ),
+        rf"\1{MASK}",
+    ),
+    (
+        re.compile(
+            r"(?i)((?:\bsig|\bsignature|\bx-(?:amz|goog)-(?:signature|credential|security-token))=)"
+            rf"{_NOT_MASKED}[^\s&'\"<>]{{8,4096}}"
+        ),
+        rf"\1{MASK}",
+    ),
     # e-mail addresses
     (
         re.compile(r"(?<![A-Za-z0-9._%+\-])[A-Za-z0-9._%+\-]{1,64}@[A-Za-z0-9\-]{1,63}(?:\.[A-Za-z0-9\-]{1,63}){1,8}"),
         MASK,
     ),
-    # well-known token forms: Hugging Face, GitHub, GitLab, model vendors, Slack, AWS, Google, npm, PyPI, W&B
+    # well-known token forms: Hugging Face, GitHub, GitLab, model vendors, Slack, Docker, AWS, Google, npm, PyPI, W&B
     (
         re.compile(
-            r"\b(?:hf_|gh[pousr]_|github_pat_|glpat-|sk-|sk_live_|rk_live_|xox[abposr]-|npm_|pypi-|wandb_v1_|nvapi-|dop_v1_)"
-            rf"{_WORD}{{8,512}}"
+            r"\b(?:hf_|gh[pousr]_|github_pat_|glpat-|sk-|sk_live_|rk_live_|xox[abposr]-|xapp-|npm_|pypi-|wandb_v1_|nvapi-"
+            rf"|dop_v1_|dckr_(?:pat|oat)_){_WORD}{{8,512}}"
         ),
         MASK,
     ),
+    (re.compile(rf"\bSG\.{_WORD}{{10,64}}\.{_WORD}{{10,128}}"), MASK),
     (re.compile(r"\b(?:AKIA|ASIA|AGPA|AROA|AIDA)[A-Z0-9]{12,32}\b"), MASK),
     (re.compile(rf"\bAIza{_WORD}{{30,64}}"), MASK),
     (re.compile(rf"\beyJ{_WORD}{{8,2048}}\.{_WORD}{{4,4096}}(?:\.{_WORD}{{0,2048}})?"), MASK),
     (re.compile(r"-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----.{0,8192}"), MASK),
-    # Authorization headers
-    (re.compile(r"(?i)\b(bearer|basic)\s+[A-Za-z0-9._~+/\-]{8,2048}=*"), rf"\1 {MASK}"),
-    # NAME=value, "name": "value", for names that say what they hold
+    # headers
     (
         re.compile(
-            r"(?i)([A-Za-z0-9_.\-]{0,64}(?:passw(?:or)?d|passphrase|secret|api[_\-]?key|access[_\-]?key|private[_\-]?key|"
-            r"auth[_\-]?token|access[_\-]?token|refresh[_\-]?token|session[_\-]?token|credentials?|account[_\-]?key|"
-            r"connection[_\-]?string)(?:_[A-Za-z0-9_\-]{0,32})?"
-            r"['\"]?\s{0,4}[:=]\s{0,4}['\"]?)(?!\[masked\])([^\s'\",;&}\])]{4,4096})"
+            rf"(?i)\b((?:proxy-)?authorization{_IS}(?:\\{{0,3}}['\"])?){_NOT_MASKED}"
+            r"(?:(?:bearer|basic|token|digest|apikey|negotiate|bot|aws4-hmac-sha256)\s{1,4})?[^\s'\",\\]{4,4096}"
         ),
         rf"\1{MASK}",
     ),
+    (
+        re.compile(
+            rf"(?i)\b((?:set-)?cookie{_IS}(?:\\{{0,3}}['\"])?){_NOT_MASKED}[^\s=;'\"]{{1,128}}=[^'\"]{{1,4096}}"
+        ),
+        rf"\1{MASK}",
+    ),
+    (
+        re.compile(
+            rf"(?i)\b(bearer|basic)\s{{1,8}}{_NOT_MASKED}(?=[a-z._~+/\-]{{0,40}}[0-9=])[a-z0-9._~+/\-]{{8,2048}}=*"
+        ),
+        rf"\1 {MASK}",
+    ),
+    # curl -u user:password; "-u 1000:1000" is a user and a group
+    (
+        re.compile(
+            rf"(\s(?:-u|--user|--proxy-user)(?:\s{{1,4}}|=)['\"]?){_NOT_MASKED}(?!\d{{1,10}}:\d{{1,10}}(?:\s|$))"
+            r"[^\s:'\"/]{1,128}:[^\s'\"]{1,512}"
+        ),
+        rf"\1{MASK}",
+    ),
+    # NAME=value, "name": "value", for names that say what they hold
+    *(
+        (re.compile(rf"(?i)({_SECRETIVE}{_IS}{quote}){_NOT_MASKED}{value}"), rf"\1{MASK}")
+        for quote, value in _QUOTED_VALUES
+    ),
+    (re.compile(rf"(?i)({_SECRETIVE}{_IS}){_NOT_MASKED}([^\s'\",;&}}\])]{{4,4096}})"), rf"\1{MASK}"),
+    # PWD is also the name of the working folder
+    (re.compile(rf"(?i)(\bpwd=){_NOT_MASKED}(?![/~.$])[^\s'\",;&}}\])]{{3,4096}}"), rf"\1{MASK}"),
     # "token" also counts words in this field: only a whole last word, and never a number, is a secret
     (
         re.compile(
-            r"(?i)((?:^|[_\-.\s'\"])token['\"]?\s{0,4}[:=]\s{0,4}['\"]?)(?!\[masked\])(?![\d.,]+(?:[\s'\"}\])]|$))"
+            rf"(?i)((?:^|[_\-.\s'\"])token{_IS}(?:\\{{0,3}}['\"])?){_NOT_MASKED}(?![\d.,]+(?:[\s'\"}}\])]|$))"
             r"([^\s'\",;&}\])]{8,4096})"
         ),
         rf"\1{MASK}",
@@ -64,16 +123,18 @@ _SECRETS: tuple[tuple[re.Pattern[str], str], ...] = (
     (
         re.compile(
             r"(?i)(--[a-z0-9\-]{0,40}(?:password|passwd|secret|api[_\-]?key|access[_\-]?key|token)(?:\s+|=))"
-            r"(?!\[masked\])([^\s'\"]{4,4096})"
+            rf"{_NOT_MASKED}([^\s'\"]{{4,4096}})"
         ),
         rf"\1{MASK}",
     ),
 )
+_MAX_ROUNDS = 3
 
 # Lines without any of these cannot hold a secret that we know: the common case is one scan.
 _MAY_HOLD_SECRET = re.compile(
     r"(?i)@|pass|secret|key|token|credential|bearer|basic|hf_|gh[pousr]_|github_pat_|glpat|sk-|sk_live|rk_live|xox|npm_|pypi-|"
-    r"wandb_|nvapi|dop_v1|AKIA|ASIA|AGPA|AROA|AIDA|AIza|eyJ|BEGIN |connection"
+    r"wandb_|nvapi|dop_v1|AKIA|ASIA|AGPA|AROA|AIDA|AIza|eyJ|BEGIN |connection|"
+    r"xapp-|SG\.|dckr_|hooks|sig=|signature|x-amz|x-goog|cookie|authorization|pwd=|\s-u|--user|--proxy-user"
 )
 
 
@@ -81,8 +142,14 @@ def mask_secrets(text: str) -> str:
     """Replace tokens, keys, passwords and e-mail addresses by ``[masked]``."""
     if not _MAY_HOLD_SECRET.search(text):
         return text
-    for pattern, replacement in _SECRETS:
-        text = pattern.sub(replacement, text)
+    # What one pattern leaves may show another one its secret.
+    for _ in range(_MAX_ROUNDS):
+        masked = text
+        for pattern, replacement in _SECRETS:
+            masked = pattern.sub(replacement, masked)
+        if masked == text:
+            break
+        text = masked
     return text
 
 
@@ -106,4 +173,11 @@ def clean_text(text: str, limit: int | None = QUOTE_CHARS) -> str:
     # Masking looks at more than it keeps, so that a secret cannot be cut into something that no pattern knows.
     window = text if limit is None else text[: limit * 4 + 1024]
     cleaned = mask_secrets(strip_controls(window)).strip()
-    return cleaned if limit is None else cleaned[:limit].rstrip()
+    if limit is None:
+        return cleaned
+    for _ in range(_MAX_ROUNDS):
+        cut = cleaned[:limit].rstrip()
+        cleaned = mask_secrets(cut).strip()
+        if cleaned == cut:
+            break
+    return cleaned[:limit].rstrip()

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from torchtriage.artefacts.inputs import Artefact
 
+_MAX_LINE_DIGITS = 12
 STRUCTURED_FORMATS = frozenset({"pickle", "json", "xml"})
 
 
@@ -56,7 +57,7 @@ def quote_occurs(evidence: Evidence, artefact: Artefact) -> bool:
     if not evidence.quote:
         return False
     try:
-        if evidence.where.isdigit():
+        if evidence.where.isdecimal() and len(evidence.where) <= _MAX_LINE_DIGITS:
             line = read_line(artefact, int(evidence.where))
             return line is not None and evidence.quote in clean_text(line, limit=None)
         if artefact.format not in STRUCTURED_FORMATS:

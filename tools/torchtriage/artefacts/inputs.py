@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 from torchtriage.artefacts.archives import archive_type, unpack
 from torchtriage.artefacts.clean import clean_text
+from torchtriage.artefacts.names import UniqueNames, display_name
 from torchtriage.artefacts.recognise import Recognised, recognise
-from torchtriage.artefacts.streams import MAX_HEAD_BYTES, compression_of, open_regular, read_head
+from torchtriage.artefacts.streams import MAX_HEAD_BYTES, compression_of, open_regular, read_head, read_samples
 from torchtriage.errors import InputNotFoundError, OutsideRootsError, UnreadableError
 
 if TYPE_CHECKING:
@@ -33,7 +34,8 @@ class Artefact:
     """One file that was found and recognised."""
 
     name: str
-    """How reports name it: relative to the one folder or archive that was given, else the path as given."""
+    """How reports name it: relative to the one folder or archive that was given, else the path as given; made fit to
+    be shown (see :mod:`torchtriage.artefacts.names`), and no two artefacts have the same."""
     path: Path
     kind: str
     """log, flight_recorder, stack_dump, memory_snapshot, trace, nvidia_smi, kernel_log, ras, config, rank_note,
@@ -50,7 +52,12 @@ class Inputs:
 
     artefacts: list[Artefact] = field(default_factory=list["Artefact"])
     gaps: list[str] = field(default_factory=list[str])
+    """What was given and could not be read or opened."""
+    notes: list[str] = field(default_factory=list[str])
+    """What was left out without loss."""
     _private: Path | None = None
+    names: UniqueNames = field(default_factory=UniqueNames)
+    seen: set[Path] = field(default_factory=set[Path])
 
     def of(self, *kinds: str) -> list[Artefact]:
         """The artefacts of these kinds, in order of name."""
@@ -60,7 +67,7 @@ class Inputs:
         """What was found and cannot be used by anything, a sentence each: nothing that was given vanishes silently."""
         lost: list[str] = []
         for artefact in self.of("empty", "unknown"):
-            name = clean_text(artefact.name)
+            name = artefact.name
             if artefact.kind == "empty":
                 lost.append(f"{name}: empty")
             else:
@@ -117,15 +124,28 @@ def open_inputs(paths: Sequence[str] | str, roots: Sequence[Path] | None = None)
 
 def _checked_start(given: str, roots: Sequence[Path] | None) -> Path:
     shown = clean_text(given)
+    if not given.strip():
+        raise InputNotFoundError("an empty path was given: pass a folder, log file, dump, bundle or archive")
     if "\x00" in given:
         raise InputNotFoundError(f"not a path: {shown!r}")
-    path = Path(given).expanduser() if given.startswith("~") else Path(given)
-    if roots and not path.is_absolute():
-        # A caller of a server knows its roots, not its working directory.
-        path = next((r / path for r in (Path.cwd(), *roots) if (r / path).exists()), roots[0] / path)
+    try:
+        path = Path(given).expanduser() if given.startswith("~") else Path(given)
+    except RuntimeError as error:
+        raise InputNotFoundError(f"no such user: {shown} (its home folder is not known)") from error
+    here = _working_folder()
+    if not path.is_absolute():
+        if roots:
+            # A caller of a server knows its roots, not its working directory.
+            bases = [*([here] if here is not None else []), *roots]
+            path = next((base / path for base in bases if _exists(base / path)), roots[0] / path)
+        elif here is None:
+            raise InputNotFoundError(
+                f"no such file or folder: {shown} (the working folder itself is gone: pass an absolute path)"
+            )
     try:
         resolved = path.resolve(strict=True)
-    except (OSError, RuntimeError):
+        resolved.stat()
+    except (OSError, RuntimeError, ValueError):
         resolved = None
     if roots is not None:
         probe = resolved if resolved is not None else Path(os.path.abspath(path))  # noqa: PTH100  # no link may decide here
@@ -135,8 +155,22 @@ def _checked_start(given: str, roots: Sequence[Path] | None) -> Path:
                 f"{shown} is outside the folders this server may read ({allowed}): pass a path inside"
             )
     if resolved is None:
-        raise InputNotFoundError(f"no such file or folder: {shown} (looked from {Path.cwd()})")
+        raise InputNotFoundError(f"no such file or folder: {shown} (looked from {here})")
     return resolved
+
+
+def _working_folder() -> Path | None:
+    try:
+        return Path.cwd()
+    except OSError:  # it was removed
+        return None
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except (OSError, ValueError):  # a name that is too long, for one
+        return False
 
 
 def _add(inputs: Inputs, start: Path, label: str, *, given: bool) -> None:
@@ -148,12 +182,13 @@ def _add(inputs: Inputs, start: Path, label: str, *, given: bool) -> None:
     elif stat.S_ISREG(mode):
         _add_file(inputs, start, label, nested=0, sole=given)
     else:
-        inputs.gaps.append(f"{clean_text(label)}: not a regular file (a device, pipe or socket); not opened")
+        inputs.gaps.append(f"{display_name(label)}: not a regular file (a device, pipe or socket); not opened")
 
 
 def _walk(inputs: Inputs, start: Path) -> Iterator[tuple[Path, str]]:
     """Yield the regular files under ``start``; count what is not followed."""
     skipped = 0
+    uninteresting: list[str] = []
     n_files = 0
     pending: list[tuple[str, str, int]] = [(str(start), "", 0)]
     while pending:
@@ -161,16 +196,18 @@ def _walk(inputs: Inputs, start: Path) -> Iterator[tuple[Path, str]]:
         try:
             entries = sorted(os.scandir(folder), key=lambda e: e.name)
         except OSError as error:
-            inputs.gaps.append(f"{clean_text(prefix) or '.'}: folder not readable ({error.strerror})")
+            inputs.gaps.append(f"{display_name(prefix or '.')}: folder not readable ({error.strerror})")
             continue
         for entry in entries:
             name = prefix + entry.name
             try:
                 if entry.is_dir(follow_symlinks=False):
-                    if depth < MAX_DEPTH and entry.name not in _UNINTERESTING_FOLDERS:
+                    if entry.name in _UNINTERESTING_FOLDERS:
+                        uninteresting.append(name)
+                    elif depth < MAX_DEPTH:
                         pending.append((entry.path, name + "/", depth + 1))
-                    elif depth >= MAX_DEPTH:
-                        inputs.gaps.append(f"{clean_text(name)}: deeper than {MAX_DEPTH} folders; not looked into")
+                    else:
+                        inputs.gaps.append(f"{display_name(name)}: deeper than {MAX_DEPTH} folders; not looked into")
                 elif entry.is_file(follow_symlinks=False):
                     n_files += 1
                     if n_files > MAX_FILES:
@@ -180,38 +217,57 @@ def _walk(inputs: Inputs, start: Path) -> Iterator[tuple[Path, str]]:
                 else:
                     skipped += 1
             except OSError as error:
-                inputs.gaps.append(f"{clean_text(name)}: {error.strerror}")
+                inputs.gaps.append(f"{display_name(name)}: {error.strerror}")
     if skipped:
         inputs.gaps.append(f"{skipped} link(s) or special file(s) were not followed; pass their targets if they matter")
+    if uninteresting:
+        listed = ", ".join(display_name(name) for name in uninteresting[:3]) + (", ..." if uninteresting[3:] else "")
+        inputs.notes.append(
+            f"{len(uninteresting)} folder(s) of tools were not looked into ({listed}); pass them if they matter"
+        )
 
 
 _UNINTERESTING_FOLDERS = frozenset({".git", "__pycache__", "node_modules", ".venv"})
 
 
 def _add_file(inputs: Inputs, path: Path, name: str, *, nested: int, sole: bool = False) -> None:
-    shown = clean_text(name)
+    if path in inputs.seen:
+        return  # given twice, or by itself and with its folder
+    inputs.seen.add(path)
+    shown = display_name(name)
     try:
-        with open_regular(path) as raw:
-            size_bytes = os.fstat(raw.fileno()).st_size
-            first = raw.read(MAX_HEAD_BYTES)
-        inner = archive_type(first, path)
-        if inner is not None:
-            if nested >= MAX_NESTED_ARCHIVES:
-                inputs.gaps.append(f"{shown}: archives nested deeper than {MAX_NESTED_ARCHIVES} are not opened")
-                return
-            for member in unpack(path, inner, inputs.private_folder(), inputs.gaps, shown):
-                _add_file(inputs, member.path, member.name if sole else f"{name}/{member.name}", nested=nested + 1)
-            return
-        compression = compression_of(first)
-        head = read_head(path, compression) if compression else first
-        found = recognise(head, name) if size_bytes else Recognised("empty", "text")
+        _add_readable(inputs, path, name, nested=nested, sole=sole)
     except (UnreadableError, OSError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         inputs.gaps.append(f"{shown}: not readable ({reason})")
+    except Exception as error:  # the boundary: whatever one hostile file causes is a gap of that file
+        inputs.gaps.append(f"{shown}: not readable ({type(error).__name__}: {clean_text(str(error), 80)})")
+
+
+def _add_readable(inputs: Inputs, path: Path, name: str, *, nested: int, sole: bool) -> None:
+    with open_regular(path) as raw:
+        size_bytes = os.fstat(raw.fileno()).st_size
+        first = raw.read(MAX_HEAD_BYTES)
+    inner = archive_type(first, path)
+    if inner is not None:
+        shown = display_name(name)
+        if nested >= MAX_NESTED_ARCHIVES:
+            inputs.gaps.append(f"{shown}: archives nested deeper than {MAX_NESTED_ARCHIVES} are not opened")
+            return
+        for member in unpack(path, inner, inputs.private_folder(), inputs.gaps, shown):
+            _add_file(inputs, member.path, member.name if sole else f"{name}/{member.name}", nested=nested + 1)
         return
+    compression = compression_of(first)
+    head = read_head(path, compression) if compression else first
+    if not size_bytes:
+        found = Recognised("empty", "text")
+    elif len(head) < MAX_HEAD_BYTES:
+        found = recognise(head, name)
+    else:
+        found = recognise(head, name, lambda: read_samples(path, compression))
     inputs.artefacts.append(
         Artefact(
-            name=name,
+            name=inputs.names.take(name),
             path=path,
             kind=found.kind,
             format=found.format,

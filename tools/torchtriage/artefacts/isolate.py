@@ -11,6 +11,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,8 +26,20 @@ if TYPE_CHECKING:
 
 WALL_SECONDS_BASE = 6.0
 WALL_SECONDS_PER_MB = 4.0
+# What is left of it for the next ones when files of the same call were given up.
+MIN_WALL_SECONDS_BASE = 1.5
+MIN_WALL_SECONDS_PER_MB = 1.0
+# For all files of one call together.
+TOTAL_WALL_SECONDS_BASE = 40.0
 MAX_FILE_BYTES = 2 << 30
+MAX_PICKLE_BYTES = 1 << 30
 MAX_ANSWER_CHARS = 256 << 20
+BASE_BYTES = 160 << 20
+BYTES_PER_FILE_BYTE = 40
+BASE_BYTES_COMPRESSED = 256 << 20
+BYTES_PER_COMPRESSED_BYTE = 600
+CEILING_BYTES = 2 << 30
+CEILING_BYTES_PER_FILE_BYTE = 8
 _PACKAGE_ROOT = Path(__file__).resolve().parents[2]
 _WORKER = Path(__file__).with_name("worker.py")
 
@@ -64,8 +77,9 @@ def run_jobs(jobs: Sequence[Job], progress: Callable[[int, int], None] | None = 
     outcomes: list[Outcome | None] = [None] * len(jobs)
     small: list[int] = []
     for index, artefact in enumerate(job.artefact for job in jobs):
-        if artefact.size_bytes > MAX_FILE_BYTES:
-            outcomes[index] = Outcome(artefact, error=f"larger than {MAX_FILE_BYTES >> 30} GiB; not read")
+        limit = MAX_PICKLE_BYTES if artefact.format == "pickle" else MAX_FILE_BYTES
+        if artefact.size_bytes > limit:
+            outcomes[index] = Outcome(artefact, error=f"larger than {limit >> 30} GiB; not read")
         else:
             small.append(index)
     # Contiguous runs keep a worker's memory that of one file; two cores are enough, more are used.
@@ -73,6 +87,7 @@ def run_jobs(jobs: Sequence[Job], progress: Callable[[int, int], None] | None = 
     shares = [small[k::n_workers] for k in range(n_workers)]
     done = 0
     lock = threading.Lock()
+    clock = _Clock(sum(jobs[i].artefact.size_bytes for i in small) / (1 << 20) / n_workers)
 
     def finish(index: int, outcome: Outcome) -> None:
         nonlocal done
@@ -84,16 +99,35 @@ def run_jobs(jobs: Sequence[Job], progress: Callable[[int, int], None] | None = 
 
     if small:
         with ThreadPoolExecutor(n_workers) as pool:
-            for served in [pool.submit(_serve, jobs, share, finish) for share in shares]:
+            for served in [pool.submit(_serve, jobs, share, finish, clock) for share in shares]:
                 served.result()
     return [outcome for outcome in outcomes if outcome is not None]
 
 
-def _serve(jobs: Sequence[Job], share: list[int], finish: Callable[[int, Outcome], None]) -> None:
+class _Clock:
+    """Time for all files of one call: each one that was given up leaves the others less to waste."""
+
+    def __init__(self, mb_per_worker: float) -> None:
+        self._end = time.monotonic() + TOTAL_WALL_SECONDS_BASE + WALL_SECONDS_PER_MB * mb_per_worker
+        self._n_lost = 0
+
+    def lost_one(self) -> None:
+        self._n_lost += 1
+
+    def seconds_for(self, artefact: Artefact) -> float:
+        """Seconds that reading this file may take now; not positive when there is no time left."""
+        mb = artefact.size_bytes / (1 << 20)
+        wanted = (WALL_SECONDS_BASE + WALL_SECONDS_PER_MB * mb) / (1 + self._n_lost)
+        wanted = max(wanted, MIN_WALL_SECONDS_BASE + MIN_WALL_SECONDS_PER_MB * mb)
+        return min(wanted, self._end - time.monotonic())
+
+
+def _serve(jobs: Sequence[Job], share: list[int], finish: Callable[[int, Outcome], None], clock: _Clock) -> None:
     """Take one share of the files through workers, a fresh one whenever the last one was lost."""
     pending = list(share)
     while pending:
         size_limit = max(_uncompressed_limit(jobs[i].artefact) for i in pending)
+        memory_limit = max(_memory_limit(jobs[i].artefact) for i in pending)
         worker = subprocess.Popen(  # a fixed argument list: interpreter, our script, our package's folder
             [sys.executable, "-I", "-S", str(_WORKER), str(_PACKAGE_ROOT), *_zstandard_folder(jobs)],
             stdin=subprocess.PIPE,
@@ -114,10 +148,16 @@ def _serve(jobs: Sequence[Job], share: list[int], finish: Callable[[int, Outcome
                     "compression": artefact.compression,
                     "args": {**jobs[index].args, "format": artefact.format},
                     "size_limit": size_limit,
+                    "memory_limit": memory_limit,
                     "n_files": len(share),
                 }
-                answer = _ask(worker, request, artefact.size_bytes)
+                seconds = clock.seconds_for(artefact)
+                if seconds <= 0:
+                    finish(index, Outcome(artefact, error="not read: the other files took all the time there is"))
+                    continue
+                answer = _ask(worker, request, seconds)
                 if answer is None:
+                    clock.lost_one()
                     finish(index, Outcome(artefact, error=_reason(worker)))
                     break
                 if answer["ok"]:
@@ -141,12 +181,23 @@ def _uncompressed_limit(artefact: Artefact) -> int:
     return artefact.size_bytes * (60 if artefact.compression else 1)
 
 
-def _ask(worker: subprocess.Popen[str], job: dict[str, Any], size_bytes: int) -> dict[str, Any] | None:
+def _memory_limit(artefact: Artefact) -> int:
+    """Bytes of address space for reading one file: generous for small files, about what real dumps need for large ones.
+
+    A compressed trace or dump of 1 MB has up to 20 to 50 MB of content, which takes some ten times that as objects.
+    """
+    size = artefact.size_bytes
+    if artefact.compression:
+        return min(BASE_BYTES_COMPRESSED + BYTES_PER_COMPRESSED_BYTE * size, CEILING_BYTES + 100 * size)
+    return min(BASE_BYTES + BYTES_PER_FILE_BYTE * size, CEILING_BYTES + CEILING_BYTES_PER_FILE_BYTE * size)
+
+
+def _ask(worker: subprocess.Popen[str], job: dict[str, Any], seconds: float) -> dict[str, Any] | None:
     """Send one job and read its answer; None when the worker died or had to be ended."""
     stdin, stdout = worker.stdin, worker.stdout
     if stdin is None or stdout is None:
         return None
-    timer = threading.Timer(WALL_SECONDS_BASE + WALL_SECONDS_PER_MB * (size_bytes / (1 << 20)), worker.kill)
+    timer = threading.Timer(seconds, worker.kill)
     timer.daemon = True
     timer.start()
     try:

@@ -8,6 +8,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from torchtriage.artefacts.encoding import as_utf8_text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
 
 
 @dataclass(frozen=True)
@@ -44,7 +50,10 @@ _STACK_LINE = re.compile(
     rb'^(?:Process \d+: |Python v\d|Thread \S+ \((?:active|idle)|    .* \(.*\)$|\s+File "|(?:\(Python\)|\(C\)) File '
     rb"|Current thread 0x|Thread 0x|Timeout \(|Traceback for thread|\s+<no Python frame>)",
 )
-_RAS = re.compile(rb"^(?:SERVER PROTOCOL \d+|NCCL version \S+ compiled with CUDA)", re.MULTILINE)
+_RAS = re.compile(rb"SERVER PROTOCOL \d+|NCCL version \S+ compiled with CUDA")
+# Every log of NCCL has its version line too: only what the RAS client writes around it makes it an answer.
+_RAS_NEAR = re.compile(rb"^(?:SERVER PROTOCOL \d+|Job summary)|\"communicators\"", re.MULTILINE)
+_RAS_NEAR_BYTES = 2048
 _SMI = re.compile(
     rb"^(?:\+-{20,}|\|\s*NVIDIA-SMI |=+NVSMI LOG=+|GPU \d+: .*\(UUID: (?:GPU|MIG)-|\s+GPU0\t|\s*GPU0\s+GPU1"
     rb"|NVML: Unable to retrieve NVLink"
@@ -65,22 +74,52 @@ _LOG_HINT = re.compile(
     rb"|nccl|cuda|failed|killed)\b"
     rb"|\d\d:\d\d:\d\d"
 )
+# Lines that only the log of a job has.
+_LOG_LINE = re.compile(
+    rb"^[^\n\"']{0,64}?(?:\[rank ?\d+\]|\[default\d+\]|NCCL (?:INFO|WARN) |\[PG (?:ID|GUID) )"
+    rb"|^[^\n\"'#]{0,200}Traceback \(most recent call last\):\s*$"
+    rb"|^\s*exitcode\s*: -?\d+|torch\.distributed\.elastic\.|ChildFailedError:"
+    rb"|^\s*(?:step|iter(?:ation)?)[ =:]+\d+\b.*loss",
+    re.MULTILINE,
+)
+# Kinds that a log can look like by its beginning.
+_MAY_BE_LOG = frozenset({"text", "config", "nvidia_smi", "kernel_log", "unknown", "empty"})
 _SOURCE = re.compile(rb"(?m)^(?:import \w|from [\w.]+ import |def \w+\(|class \w+[(:]|#include |#!/)")
 
 
-def recognise(head: bytes, name: str) -> Recognised:
-    """Recognise a file by the head of its uncompressed content."""
+def recognise(head: bytes, name: str, more: Callable[[], Sequence[bytes]] | None = None) -> Recognised:
+    """Recognise a file by the head of its uncompressed content.
+
+    Args:
+        head: the first bytes.
+        name: the file's name.
+        more: gives pieces from further behind; asked only when the head may hide that the file is a log.
+    """
+    found = _by_head(head, name)
+    if found.kind not in _MAY_BE_LOG or found.format == "pickle" or (found.format == "json" and found.kind != "text"):
+        return found
+    pieces = [head, *(more() if more is not None else ())]
+    texts = [text for text in map(as_utf8_text, pieces) if text]
+    if any(_LOG_LINE.search(text) for text in texts):
+        return Recognised("log", "text")
+    if found.kind in ("unknown", "empty") and texts and not head.strip(b"\0 \t\r\n"):
+        # A hole of zeros or blanks at the beginning, as a log has that was truncated under its writer.
+        return _by_head(b"\n".join(texts), name)
+    return found
+
+
+def _by_head(head: bytes, name: str) -> Recognised:
     if not head:
         return Recognised("empty", "text")
     if head[:1] == b"\x80" and len(head) > 1 and 2 <= head[1] <= 5:
         return Recognised(_by_keys(head) or "unknown", "pickle")
-    text = _as_text(head)
+    text = as_utf8_text(head)
     if text is None:
         return Recognised("unknown", "binary")
     stripped = text.lstrip()
     if not stripped:
         return Recognised("empty", "text")
-    if _RAS.match(stripped):
+    if _RAS.match(stripped) and _RAS_NEAR.search(stripped[:_RAS_NEAR_BYTES]):
         return Recognised("ras", "json" if b'"communicators"' in stripped else "text")
     if stripped[:1] in b"{[":
         kind = _json_kind(stripped)
@@ -97,18 +136,6 @@ def _by_keys(head: bytes) -> str | None:
     if flight == memory == 0:
         return None
     return "flight_recorder" if flight >= memory else "memory_snapshot"
-
-
-def _as_text(head: bytes) -> bytes | None:
-    """The head as UTF-8 text, or None when it is binary."""
-    if head[:2] in (b"\xff\xfe", b"\xfe\xff"):
-        return head.decode("utf-16", errors="replace").encode()
-    sample = head[:8192]
-    if sample.count(0) > len(sample) // 50:
-        return None
-    decoded = sample.decode("utf-8", errors="replace")
-    odd = sum(c == "\ufffd" or (ord(c) < 32 and c not in "\t\n\r\x1b\x08\x0c\x07") for c in decoded)
-    return None if odd > max(4, len(decoded) // 10) else head
 
 
 def _json_kind(text: bytes) -> str | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import stat
 import zlib
-from typing import TYPE_CHECKING, BinaryIO, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 from torchtriage.errors import UnreadableError
 
@@ -17,6 +17,8 @@ MAX_HEAD_BYTES = 64 * 1024
 _PIECE_BYTES = 64 * 1024
 _GZIP_MAGIC = b"\x1f\x8b\x08"
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
+_MAX_ZSTD_BLOCKS = 4_000_000
+_SAMPLED_BYTES_COMPRESSED = 8 << 20
 
 
 def open_regular(path: Path) -> BinaryIO:
@@ -70,13 +72,13 @@ class _Pieces:
         return piece
 
     def _read_all(self) -> bytes:
-        """Everything there is; damage ends it early, as a cut plain file would end early."""
+        """Everything there is; damage ends it early and is raised by the next read."""
         chunks = [self._rest]
         self._rest = b""
         try:
             chunks.extend(self._pieces)
-        except decompression_errors():
-            pass
+        except decompression_errors() as error:
+            self._pieces = _raising(error)
         return b"".join(chunks)
 
     def close(self) -> None:
@@ -87,6 +89,11 @@ class _Pieces:
 
     def __exit__(self, *exc: object) -> None:
         self.close()
+
+
+def _raising(error: Exception) -> Iterator[bytes]:
+    raise error
+    yield b""  # makes it an iterator
 
 
 def _gunzip(raw: BinaryIO) -> Iterator[bytes]:
@@ -101,11 +108,29 @@ def _gunzip(raw: BinaryIO) -> Iterator[bytes]:
                     return
                 raise EOFError("the gzip stream ends early")
         if engine.eof:
-            if not fed.lstrip(b"\0"):  # padding after the last member
-                return
+            fed = fed.lstrip(b"\0")  # padding after a member
+            if not fed:
+                continue
             engine = zlib.decompressobj(wbits=31)
-        piece = engine.decompress(engine.unconsumed_tail or fed, 4 * _PIECE_BYTES)
+        waiting = engine.unconsumed_tail or fed
+        before = engine.copy()
+        try:
+            piece = engine.decompress(waiting, 4 * _PIECE_BYTES)
+        except zlib.error as error:
+            yield from _before_the_damage(before, waiting)
+            raise EOFError("the gzip stream is damaged") from error
         fed = engine.unused_data
+        if piece:
+            yield piece
+
+
+def _before_the_damage(engine: Any, waiting: bytes) -> Iterator[bytes]:
+    """What a piece gives before its first bad byte: zlib itself hands out nothing of a call that fails."""
+    for position in range(len(waiting)):
+        try:
+            piece = engine.decompress(waiting[position : position + 1])
+        except zlib.error:
+            return
         if piece:
             yield piece
 
@@ -116,6 +141,44 @@ def _unzstd(raw: BinaryIO) -> Iterator[bytes]:
     reader = zstandard.ZstdDecompressor(max_window_size=1 << 27).stream_reader(raw, read_across_frames=True)
     while piece := reader.read(_PIECE_BYTES):
         yield piece
+    # The library takes the end of a cut file for the end of the content.
+    if not zstd_is_whole(raw):
+        raise EOFError("the zstd stream ends early")
+
+
+def zstd_is_whole(raw: BinaryIO) -> bool:
+    """Walk the frames and blocks of a zstd file (RFC 8878, 3.1) without uncompressing: does the last one end in it?"""
+    size = raw.seek(0, os.SEEK_END)
+    position = 0
+    for _ in range(_MAX_ZSTD_BLOCKS):
+        if position >= size:
+            return position == size
+        raw.seek(position)
+        frame = raw.read(18)
+        if len(frame) >= 8 and frame[1:4] == b"\x2a\x4d\x18" and frame[0] & 0xF0 == 0x50:
+            position += 8 + int.from_bytes(frame[4:8], "little")
+            continue
+        if not frame.startswith(_ZSTD_MAGIC) or len(frame) < 6:
+            return False
+        flags = frame[4]
+        single_segment = bool(flags & 0x20)
+        content_size_bytes = (1 if single_segment else 0, 2, 4, 8)[flags >> 6]
+        position += 5 + (not single_segment) + (0, 1, 2, 4)[flags & 3] + content_size_bytes
+        last = False
+        for _ in range(_MAX_ZSTD_BLOCKS):
+            raw.seek(position)
+            header = int.from_bytes(block, "little") if len(block := raw.read(3)) == 3 else None
+            if header is None:
+                return False
+            is_run = (header >> 1) & 3 == 1
+            position += 3 + (1 if is_run else header >> 3)
+            last = bool(header & 1)
+            if last:
+                break
+        if not last:
+            return False
+        position += 4 if flags & 4 else 0
+    return False
 
 
 DECOMPRESSION_ERRORS: tuple[type[Exception], ...] = (EOFError, zlib.error, OSError, ValueError)
@@ -163,3 +226,23 @@ def read_head(path: Path, compression: str | None) -> bytes:
                 break
             head += piece
         return head
+
+
+def read_samples(path: Path, compression: str | None) -> list[bytes]:
+    """Three pieces of :data:`MAX_HEAD_BYTES` from behind the head, the last one from the end.
+
+    Of a compressed file only the first :data:`_SAMPLED_BYTES_COMPRESSED` of the content are looked through.
+    """
+    with open_stream(path, compression) as stream:
+        if compression is None:
+            size = os.fstat(stream.fileno()).st_size
+            starts = sorted({max(MAX_HEAD_BYTES, at) for at in (size // 3, size * 2 // 3, size - MAX_HEAD_BYTES)})
+            samples: list[bytes] = []
+            for start in starts:
+                stream.seek(start)
+                samples.append(stream.read(MAX_HEAD_BYTES))
+            return [sample for sample in samples if sample]
+        content, _ = read_bounded(stream, _SAMPLED_BYTES_COMPRESSED)
+        size = len(content)
+        starts = sorted({max(MAX_HEAD_BYTES, at) for at in (size // 3, size * 2 // 3, size - MAX_HEAD_BYTES)})
+        return [sample for start in starts if (sample := content[start : start + MAX_HEAD_BYTES])]

@@ -5,15 +5,25 @@ Stdlib only: runs inside the isolated worker.
 
 from __future__ import annotations
 
+import io
 import json
+import re
 from pathlib import Path
 from typing import Any
 
+from torchtriage.artefacts.encoding import decode
 from torchtriage.artefacts.plain_pickle import check_plain, load_plain
 from torchtriage.artefacts.streams import open_stream, read_bounded
 from torchtriage.errors import UnreadableError
 
 MAX_VIEW_BYTES = 4 << 30
+MAX_PICKLE_BYTES = 1 << 30
+MAX_INT_DIGITS = 4000
+_MAX_LEVELS = 64
+_DAMAGED_STREAM = "the compressed stream is damaged or cut; what came before was read"
+# Inside strings there may be control characters: a job's own output, or a damaged byte.
+_DECODER = json.JSONDecoder(strict=False)
+_STRINGS_AND_SCALARS = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|[^\[\]{}"]+', re.DOTALL)
 
 
 def load_view(path: str, compression: str | None, file_format: str) -> tuple[Any, str | None]:
@@ -24,66 +34,96 @@ def load_view(path: str, compression: str | None, file_format: str) -> tuple[Any
     Raises:
         UnreadableError, RefusedPickleError: nothing can be had of it.
     """
+    limit = MAX_PICKLE_BYTES if file_format == "pickle" else MAX_VIEW_BYTES
     with open_stream(Path(path), compression) as stream:
-        if file_format == "pickle":
-            value, note = load_plain(stream)
-            return value, note
-        data, damaged = read_bounded(stream, MAX_VIEW_BYTES)
-    value, note = parse_json(data)
-    return value, note or ("the compressed stream is damaged; what came before was read" if damaged else None)
+        data, damaged = read_bounded(stream, limit + 1)
+    if len(data) > limit:
+        raise UnreadableError(f"larger than {limit >> 30} GiB; not read")
+    value, note = load_plain(io.BytesIO(data)) if file_format == "pickle" else parse_json(data)
+    return value, note or (_DAMAGED_STREAM if damaged else None)
 
 
 def parse_json(data: bytes) -> tuple[Any, str | None]:
     """Parse JSON; text before the first brace is skipped, a document that ends early yields what was whole."""
-    text = data.decode("utf-8", errors="replace")
+    text = decode(data)
     start = min((i for i in (text.find("{"), text.find("[")) if i >= 0), default=-1)
     if start < 0:
         raise UnreadableError("holds no JSON")
     try:
-        value, _ = json.JSONDecoder().raw_decode(text, start)
-    except ValueError as error:
-        value = _close_early_end(text, start)
+        return _DECODER.raw_decode(text, start)[0], None
+    except json.JSONDecodeError as error:
+        value = _up_to_the_damage(text, start, error)
         if value is None:
-            raise UnreadableError(f"not valid JSON ({error.args[0] if error.args else error})") from error
+            raise UnreadableError(f"not valid JSON ({error.msg})") from error
         return value, "the JSON ends early or is damaged; what was whole before that was read"
-    return value, None
-
-
-def _close_early_end(text: str, start: int) -> Any:
-    """Cut at the last whole element and close what is open; None when that gives nothing."""
-    closers: list[str] = []
-    in_string = False
-    escaped = False
-    good: list[tuple[int, str]] = []  # (cut position, closers needed there)
-    for position in range(start, len(text)):
-        char = text[position]
-        if in_string:
-            if escaped:
-                escaped = False
-            elif char == "\\":
-                escaped = True
-            elif char == '"':
-                in_string = False
-            continue
-        if char == '"':
-            in_string = True
-        elif char in "{[":
-            closers.append("}" if char == "{" else "]")
-        elif char in "}]":
-            if not closers:
-                break
-            closers.pop()
-            good.append((position + 1, "".join(reversed(closers))))
-        elif char == ",":
-            good.append((position, "".join(reversed(closers))))
-        if len(good) > 64:
-            del good[:32]
-    for cut, closing in reversed(good):
+    except ValueError:  # an integer of more digits than the interpreter converts
         try:
-            return json.loads(text[start:cut] + closing)
-        except ValueError:
-            continue
+            return json.JSONDecoder(strict=False, parse_int=_bounded_int).raw_decode(text, start)[0], None
+        except ValueError as error:
+            raise UnreadableError("not valid JSON") from error
+
+
+def _bounded_int(digits: str) -> int | None:
+    return int(digits) if len(digits) <= MAX_INT_DIGITS else None
+
+
+def _up_to_the_damage(text: str, start: int, error: json.JSONDecodeError) -> Any:
+    """Cut before the damage at the last whole element and close what is open; None when that gives nothing.
+
+    Up to where the decoder stopped the text is a whole run of tokens, except that a bad escape lies inside a string.
+    """
+    cut = _last_whole_element(text, start, error.pos, inside_string="escape" in error.msg)
+    if cut is None:
+        return None
+    brackets = _STRINGS_AND_SCALARS.sub("", text[start:cut])
+    open_ones: list[str] = []
+    if '"' in brackets:
+        return None
+    for bracket in _without_pairs(brackets):
+        if bracket in "{[":
+            open_ones.append("}" if bracket == "{" else "]")
+        elif open_ones:
+            open_ones.pop()
+    try:
+        value = _DECODER.raw_decode(text[start:cut] + "".join(reversed(open_ones)))[0]
+    except ValueError:
+        return None
+    return value or None
+
+
+def _without_pairs(brackets: str) -> str:
+    """Drop brackets that close at once, level by level: what is left is about as short as the document is deep."""
+    for _ in range(_MAX_LEVELS):
+        shorter = brackets.replace("[]", "").replace("{}", "")
+        if len(shorter) == len(brackets):
+            break
+        brackets = shorter
+    return brackets
+
+
+def _last_whole_element(text: str, start: int, damage: int, *, inside_string: bool) -> int | None:
+    """Walk backward from the damage to the comma or bracket after which the element was not whole."""
+    position = _string_start(text, start, damage) if inside_string else damage
+    while position > start:
+        position -= 1
+        char = text[position]
+        if char == ",":
+            return position
+        if char in "{[}]":
+            return position + 1
+        if char == '"':
+            position = _string_start(text, start, position)
     return None
+
+
+def _string_start(text: str, start: int, end: int) -> int:
+    """Where the string begins that ends (or breaks) at ``end``: the last quote before it that is not escaped."""
+    position = end
+    while (position := text.rfind('"', start, position)) > start:
+        before = text[max(start, position - 64) : position]
+        if (len(before) - len(before.rstrip("\\"))) % 2 == 0:
+            return position
+    return start
 
 
 def view_task(path: str, compression: str | None, args: dict[str, Any]) -> str:

@@ -23,16 +23,13 @@ TASKS = {
     "trace": "torchtriage.trace.read:summarise_task",
 }
 
-BASE_BYTES = 160 << 20
-BYTES_PER_FILE_BYTE = 40
 CPU_SECONDS_BASE = 4
 CPU_SECONDS_PER_MB = 4
 
 
-def _limit(size_bytes: int, n_files: int) -> None:
+def _limit(address_space: int, size_bytes: int, n_files: int) -> None:
     import resource
 
-    address_space = BASE_BYTES + BYTES_PER_FILE_BYTE * size_bytes
     cpu_seconds = CPU_SECONDS_BASE * max(1, n_files) + CPU_SECONDS_PER_MB * (size_bytes * n_files >> 20)
     for what, value in (
         (resource.RLIMIT_AS, address_space),
@@ -77,7 +74,7 @@ def main() -> None:
     for line in sys.stdin:
         job = json.loads(line)
         if not limited:
-            _limit(int(job["size_limit"]), int(job["n_files"]))
+            _limit(int(job["memory_limit"]), int(job["size_limit"]), int(job["n_files"]))
             limited = True
         try:
             answer = json.dumps(_run(job), separators=(",", ":"), ensure_ascii=True)

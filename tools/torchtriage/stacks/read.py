@@ -57,11 +57,12 @@ def read_task(path: str, compression: str | None, args: dict[str, Any]) -> dict[
 
 
 def _read_text(path: str, compression: str | None) -> tuple[list[dict[str, Any]], list[str], list[str]]:
-    artefact = cast("Artefact", SimpleNamespace(path=Path(path), compression=compression))
+    artefact = cast("Artefact", SimpleNamespace(name="", path=Path(path), compression=compression))
     dumps = TextDumps()
     understood = True
     head: list[str] = []
-    for number, line in enumerate(read_lines(artefact), start=1):
+    losses: list[str] = []
+    for number, line in enumerate(read_lines(artefact, losses), start=1):
         if number <= MAX_REFUSAL_LINES:
             head.append(line)
         understood = dumps.feed(number, line)
@@ -69,7 +70,7 @@ def _read_text(path: str, compression: str | None) -> tuple[list[dict[str, Any]]
     if not dumps.processes and (refusal := refusal_in(head)) is not None:
         process = new_process("py-spy", refusal["pid"], None) | {"refused": refusal}
         return [process], [f"holds an error instead of a stack: {refusal['meaning']}"], []
-    notes: list[str] = []
+    notes = [loss.removeprefix(": ") for loss in losses]
     choices: list[str] = []
     repeated = {key: n for key, n in dumps.n_dumps.items() if n > 1}
     for key, n in list(repeated.items())[:8]:

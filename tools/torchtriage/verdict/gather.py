@@ -100,9 +100,10 @@ def gather(inputs: Inputs, book: Playbook, progress: Callable[[int, int], None] 
     """Read and analyze everything in ``inputs``."""
     findings = Findings()
     logs = inputs.of("log")
+    findings.notes.extend(inputs.notes)
     jobs = [Job(TASK_OF_KIND[a.kind], a) for a in inputs.artefacts if a.kind in TASK_OF_KIND]
     outcomes = run_jobs(jobs, progress) if jobs else []
-    log_findings = scan_logs([_log_source(a) for a in logs], book, findings) if logs else None
+    log_findings = scan_logs([_log_source(a, findings.losses) for a in logs], book, findings) if logs else None
     rank_of_pid = dict(log_findings.rank_of_pid) if log_findings else {}
     if recorded := inputs.of("rank_note"):
         from torchtriage.stacks.tool import ranks_of_pids
@@ -145,14 +146,14 @@ def scan_logs(sources: Sequence[LogSource], book: Playbook, findings: Findings) 
     return found
 
 
-def _log_source(artefact: Artefact) -> LogSource:
+def _log_source(artefact: Artefact, losses: list[str]) -> LogSource:
     from torchtriage.logs.read import LogSource
 
     identity = identity_of(artefact.name)
     rank = identity.rank
     if rank is None and (found := _TORCHRUN_LOG.search(artefact.name)):
         rank = int(found[1])
-    return LogSource(name=artefact.name, lines=read_lines(artefact), rank=rank, host=identity.host)
+    return LogSource(name=artefact.name, lines=read_lines(artefact, losses), rank=rank, host=identity.host)
 
 
 def _analyze_flight(outcomes: Sequence[Outcome], rank_of_pid: dict[int, int], findings: Findings) -> None:
