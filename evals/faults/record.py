@@ -1,4 +1,4 @@
-"""Run faults of train.py as real torchrun jobs and record what they leave behind and what can be seen while they hang.
+"""Run faults of train.py and recipes.py as real torchrun jobs and record what they leave behind and what can be seen while they hang.
 
 ``python record.py OUT.tar.gz FAULT...``: all given faults run at once, each with its own ports. Needs py-spy.
 """
@@ -109,7 +109,7 @@ def record(number, index, root):
         while job.poll() is None and time.monotonic() - started < END_AT_S:
             time.sleep(0.2)
             text = (out / "torchrun.log").read_bytes()
-            steps = text.count(b"step ") + text.count(b"iteration ")
+            steps = text.count(b"step") + text.count(b"iteration ") + text.count(b"'loss'")
             if not looked and steps and time.monotonic() - started > LOOK_AT_S:
                 looked = True
                 look(job, out, port)
@@ -137,8 +137,11 @@ def main():
     # What is recorded shows this path, not that of somebody's checkout.
     workspace = Path("/workspace")
     workspace.mkdir(exist_ok=True)
-    shutil.copy(HERE / "train.py", workspace / "train.py")
     target, numbers = sys.argv[1], [int(n) for n in sys.argv[2:]]
+    programs = {"recipes.py" if number > 100 else "train.py" for number in numbers}
+    if len(programs) != 1:
+        raise SystemExit("faults up to 100 are train.py's, those above are recipes.py's: record them in two runs")
+    shutil.copy(HERE / programs.pop(), workspace / "train.py")
     root = Path("/tmp/recordings")
     shutil.rmtree(root, ignore_errors=True)
     threads = [threading.Thread(target=record, args=(n, i, root)) for i, n in enumerate(numbers)]
