@@ -74,7 +74,10 @@ def dump(calls: list[dict[str, Any]], groups: dict[str, list[int]], *, first_seq
 
 
 def rank_dump(rank: int | None, view: Any, name: str | None = None) -> RankDump:
-    return RankDump(name or f"nccl_trace_rank_{rank}", rank, None, summarise(view))
+    summary = summarise(view)
+    # No two processes make their calls in the same nanosecond.
+    summary["first_ns"] = [ns + (rank or 0) for ns in summary["first_ns"]]
+    return RankDump(name or f"nccl_trace_rank_{rank}", rank, None, summary)
 
 
 def job(

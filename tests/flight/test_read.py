@@ -146,6 +146,7 @@ def test_shared_frames_that_are_huge_when_walked_cost_little() -> None:
 def test_a_truncated_dump_yields_its_whole_entries_and_a_gap(tmp_path: Path) -> None:
     data = pickle.dumps(dump(STEPS, GROUPS), protocol=2)
     (tmp_path / "nccl_trace_rank_0").write_bytes(data)
+    data = pickle.dumps(dump(STEPS, GROUPS, start_ns=1), protocol=2)
     (tmp_path / "nccl_trace_rank_1").write_bytes(data[: len(data) * 2 // 3])
     report = analyze_flight_recorder([str(tmp_path)])
     assert report.status == "inconclusive"
@@ -158,7 +159,8 @@ def test_a_stray_or_hostile_file_costs_only_itself(tmp_path: Path) -> None:
             return (print, ("executed",))
 
     for rank in (0, 1):
-        (tmp_path / f"nccl_trace_rank_{rank}").write_bytes(pickle.dumps(dump(STEPS, GROUPS), protocol=2))
+        content = pickle.dumps(dump(STEPS, GROUPS, start_ns=rank), protocol=2)
+        (tmp_path / f"nccl_trace_rank_{rank}").write_bytes(content)
     (tmp_path / "nccl_trace_rank_2").write_bytes(pickle.dumps({"pg_config": {}, "entries": Evil()}, protocol=2))
     report = analyze_flight_recorder([str(tmp_path)])
     assert report.status == "inconclusive"

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from torchtriage.artefacts.clean import clean_text
 from torchtriage.flight.align import find_departures, n_compared
+from torchtriage.flight.compare import TooMuchWorkError
 from torchtriage.flight.findings import (
     Finding,
     from_deadlock,
@@ -25,8 +27,9 @@ from torchtriage.flight.waits import Lag, Standing, blamed, joined_by_all, lags_
 from torchtriage.report import Divergence, FlightGroup, Scope, Signal
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
+    from torchtriage.flight.align import Comparison
     from torchtriage.flight.model import Group, RankDump, Vocabulary
     from torchtriage.report import Evidence
 
@@ -63,39 +66,58 @@ def analyze(dumps: Sequence[RankDump]) -> FlightFindings:
         found.gaps.append(f"{len(job.groups)} process groups: only {MAX_GROUPS_LISTED} are listed, all were judged")
     if not job.dumps:
         return found
-    findings = _findings(job)
+    findings, n_settled = _findings(job)
     if len(findings) > MAX_FINDINGS:
         found.gaps.append(f"{len(findings)} divergences: only the first {MAX_FINDINGS} are listed")
         findings = findings[:MAX_FINDINGS]
     found.divergences = [finding.divergence() for finding in findings]
     found.signals = [finding.signal() for finding in findings]
     found.culprit_ranks = _culprits(findings)
-    if not findings and (signal := _in_step(job)) is not None:
+    if not findings and not n_settled and (signal := _in_step(job)) is not None:
         found.signals.append(signal)
     return found
 
 
-def _findings(job: Job) -> list[Finding]:
+def _findings(job: Job) -> tuple[list[Finding], int]:
+    """(what diverges, how many differences were found that cannot be what a job hangs in); gaps go to the job's."""
     shared = [group for group in job.groups if len(group.ranks) > 1]
     at = [standings(group) for group in shared]
     departures: list[Finding] = []
     diverged: set[int] = set()
+    n_settled = 0
     for number, group in enumerate(shared):
-        for departure in find_departures(group, job.vocabulary, _sizes_are_right(group)):
-            departures.append(from_departure(departure, group, job.vocabulary))
+        try:
+            compared = find_departures(group, job.vocabulary, _sizes_are_right(group))
+        except TooMuchWorkError:
+            job.gaps.append(f"group {group.label()}: its calls are too irregular to be compared")
+            diverged.add(number)
+            continue
+        departures.extend(from_departure(d, group, job.vocabulary) for d in compared.departures)
+        n_settled += len(compared.settled)
+        job.gaps.extend(_gaps_of(compared, group, job.vocabulary))
+        if compared.departures or compared.undecided:
             diverged.add(number)
     departures.extend(from_p2p(pair, group) for group in shared for pair in mismatched_pairs(group))
     waits = wait_graph(zip(shared, at, strict=True))
     ends, cycles = blamed(waits)
-    deadlocks = [d for d in (deadlock_of(cycle, shared) for cycle in cycles) if d is not None]
+    open_ended = {rank for group_at in at for rank, standing in group_at.items() if standing.open_ended}
+    deadlocks = [d for d in (deadlock_of(c, shared) for c in cycles if open_ended.isdisjoint(c)) if d is not None]
     tied = {rank for deadlock in deadlocks for rank in deadlock.cycle}
+    # A circle of which a part is lost tells of nobody in it.
+    tied.update(rank for cycle in cycles if not open_ended.isdisjoint(cycle) for rank in cycle)
+    tied |= _may_wait_elsewhere(shared)
     roots, followers = _lags(shared, at, diverged, set(waits), ends, tied, job.vocabulary)
     lags = [from_lag(lag, job.vocabulary, root=True) for lag in roots]
     explained = [from_lag(lag, job.vocabulary, root=False) for lag in followers]
+    job.gaps.extend(text for g, group_at in zip(shared, at, strict=True) for text in _counted_behind(g, group_at))
     cycles_found = [from_deadlock(deadlock, job.vocabulary) for deadlock in deadlocks]
     joined: list[Finding] = []
-    if not (departures or lags or cycles_found):
-        stuck = {i: seq for i, g in enumerate(shared) if (seq := joined_by_all(at[i], len(g.ranks))) is not None}
+    if not (departures or lags or cycles_found or open_ended):
+        stuck = {
+            i: seq
+            for i, g in enumerate(shared)
+            if i not in diverged and (seq := joined_by_all(at[i], len(g.ranks))) is not None
+        }
         crossed = crossed_orders(shared, dict(enumerate(at)), stuck) if len(stuck) > 1 else None
         if crossed is not None:
             cycles_found.append(from_deadlock(crossed, job.vocabulary))
@@ -103,7 +125,49 @@ def _findings(job: Job) -> list[Finding]:
     live = [d for d in departures if d.facts["unfinished"]]
     done = [d for d in departures if not d.facts["unfinished"]]
     parts = [[*live, *cycles_found], lags, done, explained, joined]
-    return [f for part in parts for f in sorted(part, key=Finding.order)] + _missing(shared, at, job.vocabulary)
+    findings = [f for part in parts for f in sorted(part, key=Finding.order)]
+    return findings + _missing(shared, at, job.vocabulary), n_settled
+
+
+def _counted_behind(group: Group, at: Mapping[int, Standing]) -> list[str]:
+    """What counters say of ranks whose calls are lost; ranks whose calls did not fit may have such counters as well."""
+    awaited = max((s.unfinished for s in at.values() if s.unfinished is not None), default=None)
+    if awaited is None or group.has_p2p:
+        return []
+    late = [
+        (rank, s.enqueued)
+        for rank, s in sorted(at.items())
+        if s.open_ended and group.members[rank].status is not None and s.enqueued < awaited
+    ]
+    return [
+        f"rank {rank}'s counters say that it enqueued {enqueued} calls of group {group.label()}, and peers wait in "
+        f"call {awaited}; what it called is lost, so it is not known whether it is behind or called something else"
+        for rank, enqueued in late[:4]
+    ]
+
+
+def _may_wait_elsewhere(groups: Sequence[Group]) -> set[int]:
+    """Ranks that are in several groups and lost the end of their dump: what they wait for may be lost with it."""
+    n_groups = Counter(rank for g in groups for rank, m in g.members.items() if m.dump.summary["cut"])
+    return {rank for rank, n in n_groups.items() if n > 1}
+
+
+def _gaps_of(compared: Comparison, group: Group, vocabulary: Vocabulary) -> list[str]:
+    """What was seen to differ and is no finding."""
+    texts: list[str] = []
+    for found, why in (
+        (compared.settled, "all of them finished it and went on, so it was not judged"),
+        (compared.undecided, "what came after it is lost on one side, so nobody can tell who departed"),
+    ):
+        if found:
+            one = found[0]
+            calls = [vocabulary.calls[t.soft_at(one.seq)].describe() for t in (one.witness, one.deviator)]
+            more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
+            texts.append(
+                f"group {group.label()}, seq {one.seq}: rank {one.witness.rank} issued {calls[0]}, "
+                f"rank {one.deviator.rank} {calls[1]}{more}; {why}"
+            )
+    return texts
 
 
 def _lags(
@@ -112,17 +176,17 @@ def _lags(
     diverged: set[int],
     waits: set[int],
     ends: set[int],
-    tied: set[int],
+    told_elsewhere: set[int],
     vocabulary: Vocabulary,
 ) -> tuple[list[Lag], list[Lag]]:
-    """(lags of ranks that wait for nobody, lags that those explain); ranks in a deadlock are told there."""
+    """(lags of ranks that wait for nobody, lags that those explain); those of ``told_elsewhere`` are in none."""
     roots: list[Lag] = []
     followers: list[Lag] = []
     for number, group in enumerate(groups):
         if number in diverged:
             continue
         for lag in lags_of(group, at[number]):
-            own = [rank for rank in lag.ranks if rank not in tied]
+            own = [rank for rank in lag.ranks if rank not in told_elsewhere]
             blameless = [] if _proves_itself(lag, vocabulary) else [rank for rank in own if rank in waits - ends]
             guilty = [rank for rank in own if rank not in blameless]
             if guilty:
@@ -184,6 +248,7 @@ def _in_step(job: Job) -> Signal | None:
     enough = (
         len(job.dumps) >= 2
         and not any(group.missing for group in job.groups)
+        and all(member.rank in job.dumps for group in job.groups for member in group.members.values())
         and sum(n_compared(group) for group in job.groups if len(group.ranks) > 1) > 0
         and all(track.first_unfinished is None and track.all_known for track in tracks)
         and not any(member.p2p for group in job.groups for member in group.members.values())

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from torchtriage.artefacts.clean import clean_text
 from torchtriage.flight.align import is_barrier_call
+from torchtriage.flight.naming import named_site
+from torchtriage.flight.order import entered_alone
 from torchtriage.flight.quotes import quote_call, quote_p2p, quote_ranks, quote_status
 from torchtriage.flight.tables import as_int
 from torchtriage.report import Divergence, Scope, Signal
@@ -59,7 +61,7 @@ class Finding:
     def where(self) -> str | None:
         """The call site of the call that is named; of the one found instead when that has none."""
         site = (self.call.site if self.call else "") or self.site
-        return clean_text(site) if site else None
+        return named_site(site) if site else None
 
     def divergence(self) -> Divergence:
         """The report's form."""
@@ -120,7 +122,7 @@ def from_departure(departure: Departure, group: Group, vocabulary: Vocabulary) -
         "unfinished": any(t.first_unfinished is not None for t in group.tracks),
     }
     if departure.left_loop:
-        facts["left_to"] = clean_text(found.site) or found.op
+        facts["left_to"] = named_site(found.site) or found.op
     if departure.kind == "collective_missing":
         facts["behind_by"] = departure.shift
     return Finding(
@@ -182,7 +184,7 @@ def from_lag(lag: Lag, vocabulary: Vocabulary, *, root: bool) -> Finding:
         last = late.track.last
         found = f"last enqueued: {vocabulary.calls[late.track.soft_at(last)].describe()} (seq {last})"
         evidence += quote_call(late.track, last, signal, ("profiling_name",), site=False)
-    facts: dict[str, Any] = {"behind_by": lag.behind_by, "sure": not group.missing}
+    facts: dict[str, Any] = {"behind_by": lag.behind_by, "sure": not group.missing and not group.has_cut}
     if lag.explained:
         facts["also_behind"] = lag.explained
     return Finding(
@@ -218,20 +220,27 @@ def from_deadlock(deadlock: OrderDeadlock, vocabulary: Vocabulary) -> Finding:
             evidence += quote_call(stuck.track, stuck.seq, signal, ("profiling_name",))
         elif stuck.p2p is not None:
             evidence += quote_p2p(stuck.group.members[stuck.rank].dump, stuck.p2p, signal)
-    culprit = next(s for s in deadlock.stuck if s.rank in deadlock.deviating)
+    alone = entered_alone(deadlock, vocabulary)
+    deviating = alone or deadlock.deviating
+    culprit = next(s for s in deadlock.stuck if s.rank in deviating)
     other = next((s for s in deadlock.stuck if s.group is not culprit.group), deadlock.stuck[-1])
     call = vocabulary.calls[culprit.track.soft_at(culprit.seq)] if culprit.track and culprit.seq is not None else None
     return Finding(
         "order_deadlock",
         culprit.group,
-        deadlock.deviating,
+        deviating,
         culprit.seq,
         call,
         f"rank {other.rank} waits first in {other.describe(vocabulary)}",
         f"rank {culprit.rank} waits first in {culprit.describe(vocabulary)}",
         None,
         min((s.time_ms for s in deadlock.stuck if s.time_ms is not None), default=None),
-        facts={"sure": deadlock.sure, "cycle": deadlock.cycle[:64]},
+        facts={
+            "sure": deadlock.sure or bool(alone),
+            "cycle": deadlock.cycle[:64],
+            "entered_alone": bool(alone),
+            "by_rank_zero": alone == [0],
+        },
         evidence=evidence,
     )
 

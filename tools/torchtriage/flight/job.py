@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import re
 from array import array
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from torchtriage.artefacts.clean import clean_text
+from torchtriage.flight.choose import MAX_LISTED_RANKS, RankLists, one_per_rank
 from torchtriage.flight.columns import UNFINISHED, UNKNOWN, unpack_column
 from torchtriage.flight.model import Group, Member, RankDump, Track, Vocabulary, shapes, words
 from torchtriage.flight.ops import Signature, op_of
-from torchtriage.flight.tables import as_int
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-MAX_RANK = 1 << 20
-_NUMBERS = re.compile(r"\d{1,7}")
+MAX_SAME_NAME = 256
 
 
 @dataclass
@@ -33,20 +31,34 @@ class Job:
 def build_job(dumps: Sequence[RankDump]) -> Job:
     """Sort the dumps' columns into groups; one dump per rank, the one that saw most."""
     gaps: list[str] = []
-    chosen = _one_per_rank(dumps, gaps)
+    lists = RankLists()
+    chosen, doubtful = one_per_rank(dumps, lists, gaps)
     vocabulary = Vocabulary()
-    ranks_of_text: dict[str, tuple[int, ...]] = {}
     groups: dict[tuple[str, tuple[int, ...]], Group] = {}
     unlisted: dict[tuple[str, str], list[Member]] = {}
     for rank in sorted(chosen):
         dump = chosen[rank]
         shown = clean_text(dump.artefact)
         gaps.extend(f"{shown}: {clean_text(str(note))}" for note in dump.summary["notes"][:4])
+        if dump.summary["cut"]:
+            gaps.append(
+                f"{shown}: what rank {rank} did after its last whole entry is lost, so it is neither counted as behind "
+                "nor as finished there"
+            )
         try:
-            _add_dump(rank, dump, vocabulary, ranks_of_text, groups, unlisted, gaps)
+            _add_dump(rank, dump, vocabulary, lists, groups, unlisted, gaps)
         except (ValueError, KeyError, TypeError, IndexError, OverflowError) as error:
             gaps.append(f"{shown}: its summary does not fit together ({type(error).__name__}); not used")
+    _add_doubtful(doubtful, lists, groups)
+    _join_by_name(unlisted, groups)
+    _add_lost({rank: dump for rank, dump in chosen.items() if dump.summary["cut"]}, groups)
+    if lists.n_refused:
+        gaps.append(
+            f"the process groups list more than {MAX_LISTED_RANKS} ranks in all; {lists.n_refused} lists were not read"
+        )
     for (name, desc), members in sorted(unlisted.items()):
+        if not members:
+            continue
         ranks = tuple(sorted(member.rank for member in members))
         groups.setdefault((name, ranks), Group(name, desc, ranks, {member.rank: member for member in members}))
     ordered = sorted(groups.values(), key=lambda g: (_as_number(g.name), g.name, g.ranks))
@@ -57,55 +69,46 @@ def _as_number(text: str) -> int:
     return int(text) if text.isdecimal() and text.isascii() and len(text) < 18 else 1 << 60
 
 
-def _one_per_rank(dumps: Sequence[RankDump], gaps: list[str]) -> dict[int, RankDump]:
-    of_rank: dict[int, list[RankDump]] = {}
-    for dump in dumps:
-        rank = dump.rank if dump.rank is not None and 0 <= dump.rank < MAX_RANK else _rank_by_groups(dump.summary)
-        if rank is None:
-            gaps.append(f"{clean_text(dump.artefact)}: its name does not say whose dump it is; not used")
-        else:
-            of_rank.setdefault(rank, []).append(dump)
-    chosen: dict[int, RankDump] = {}
-    for rank, candidates in of_rank.items():
-        candidates.sort(key=lambda d: (_extent(d.summary), d.summary["n_entries"], d.artefact))
-        chosen[rank] = candidates[-1]
-        if len(candidates) > 1:
-            others = ", ".join(clean_text(d.artefact, 80) for d in candidates[:-1][:3])
-            gaps.append(
-                f"rank {rank} left {len(candidates)} dumps; {clean_text(chosen[rank].artefact)} was used, not {others}"
-            )
-    return chosen
+def _add_doubtful(
+    doubtful: Mapping[int, RankDump], lists: RankLists, groups: dict[tuple[str, tuple[int, ...]], Group]
+) -> None:
+    """Members of which nothing is known, but that did leave a dump."""
+    for rank, dump in doubtful.items():
+        for key, name, desc, text in dump.summary["config"]:
+            ranks = lists.of(text)
+            if rank in ranks:
+                shown = key or name or "0"
+                group = groups.setdefault((shown, ranks), Group(shown, desc, ranks))
+                group.members.setdefault(rank, Member(rank, dump))
 
 
-def _extent(summary: Mapping[str, Any]) -> int:
-    """How far a dump reaches: the latest creation time in it, else how many calls its status counts."""
-    latest = 0
-    for track in summary["tracks"]:
-        ms = unpack_column(track["ms"], track["n"])
-        latest = max(latest, track["base_ms"] + max(ms, default=0))
-    return latest or sum(as_int(row[1]) or 0 for row in summary["status"])
+def _add_lost(cut: Mapping[int, RankDump], groups: Mapping[tuple[str, tuple[int, ...]], Group]) -> None:
+    """Ranks whose damaged dump does not get as far as their groups: they did leave a dump."""
+    for group in groups.values() if cut else ():
+        for rank in cut.keys() & set(group.ranks):
+            group.members.setdefault(rank, Member(rank, cut[rank]))
 
 
-def _rank_by_groups(summary: Mapping[str, Any]) -> int | None:
-    """The only rank that is in all groups which the dump's own process belongs to, if there is just one."""
-    common: set[int] | None = None
-    for row in summary["config"][:256]:
-        ranks = set(parse_ranks(row[3]))
-        if ranks:
-            common = ranks if common is None else common & ranks
-    return next(iter(common)) if common is not None and len(common) == 1 else None
-
-
-def parse_ranks(text: str) -> tuple[int, ...]:
-    """Ranks from "[0, 1]"."""
-    return tuple(sorted({int(number) for number in _NUMBERS.findall(text)}))
+def _join_by_name(
+    unlisted: Mapping[tuple[str, str], list[Member]], groups: Mapping[tuple[str, tuple[int, ...]], Group]
+) -> None:
+    """Put members whose own dump does not list their group's ranks into the one group of that name that has them."""
+    of_name: dict[str, list[Group]] = {}
+    for (name, _), group in groups.items():
+        of_name.setdefault(name, []).append(group)
+    for (name, _), members in unlisted.items():
+        for member in list(members):
+            fitting = [g for g in of_name.get(name, [])[:MAX_SAME_NAME] if member.rank in g.ranks]
+            if len(fitting) == 1 and member.rank not in fitting[0].members:
+                fitting[0].members[member.rank] = member
+                members.remove(member)
 
 
 def _add_dump(
     rank: int,
     dump: RankDump,
     vocabulary: Vocabulary,
-    ranks_of_text: dict[str, tuple[int, ...]],
+    lists: RankLists,
     groups: dict[tuple[str, tuple[int, ...]], Group],
     unlisted: dict[tuple[str, str], list[Member]],
     gaps: list[str],
@@ -113,11 +116,16 @@ def _add_dump(
     summary = dump.summary
     softs = _soft_numbers(summary, vocabulary)
     members: dict[str, Member] = {}
+    foreign: set[str] = set()
     for key, name, desc, text in summary["config"]:
-        ranks = ranks_of_text.get(text)
-        if ranks is None:
-            ranks = ranks_of_text[text] = parse_ranks(text)
+        ranks = lists.of(text)
         if not ranks:
+            if text and not lists.n_refused:
+                shown = clean_text(key or name or "0", 80)
+                gaps.append(f"{clean_text(dump.artefact)}: the ranks of its group {shown!r} cannot be read")
+            continue
+        if rank not in ranks:
+            foreign.add(key)
             continue
         shown = key or name or "0"
         member = members[key] = Member(rank, dump)
@@ -125,6 +133,10 @@ def _add_dump(
     uid_of: dict[str, int] = {}
     for track in summary["tracks"]:
         key = _config_key(track["name"], members)
+        if key in foreign:
+            shown = clean_text(key, 80)
+            gaps.append(f"{clean_text(dump.artefact)}: its group {shown!r} does not have rank {rank}; not used for it")
+            continue
         member = members.get(key)
         if member is None:
             member = members[key] = Member(rank, dump)
@@ -208,6 +220,7 @@ def _track(
         row_of=row_of,
         first_unfinished=min(open_seqs, default=None),
         all_known=UNKNOWN not in finished,
+        cut=bool(dump.summary["cut"]),
     )
 
 

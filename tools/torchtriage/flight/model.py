@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from torchtriage.artefacts.clean import clean_text
+from torchtriage.flight.naming import named, named_site
 from torchtriage.flight.ops import Signature, sent_received
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ class Call:
     @property
     def op(self) -> str:
         """The operation; of a coalesced call that of its first member."""
-        return clean_text(self.signatures[0].op, 80)
+        return named(self.signatures[0].op)
 
     def describe(self) -> str:
         """Words for reports."""
@@ -44,7 +45,7 @@ class Call:
         if len(self.signatures) > 2:
             text += f"; ... {len(self.signatures)} coalesced"
         if self.site:
-            text += f" at {self.site}"
+            text += f" at {named_site(self.site)}"
         elif self.thread.startswith("pt_autograd"):
             text += " in the backward pass"  # the autograd threads have no Python frames to show
         return clean_text(text)
@@ -60,6 +61,11 @@ class Vocabulary:
         """Start empty."""
         self.calls: list[Call] = [Call((Signature("", None, None, None, None),), "", "")]
         self.hard_of: list[int] = [0]
+        self.comparables: list[tuple[tuple[object, ...], ...]] = [()]
+        """What must fit together, by hard number."""
+        self.vague_soft: set[int] = set()
+        """Soft numbers of calls of which sizes or dtypes are unknown, so that they fit several others."""
+        self.vague_hard: set[int] = set()
         self.moved: list[tuple[int, int] | None] = [None]
         """(elements sent, elements received) of calls in which the members' sums must be equal, else None."""
         self._soft: dict[Any, int] = {}
@@ -74,7 +80,13 @@ class Vocabulary:
             self.calls.append(Call(signatures, site, thread, issuer))
             self.moved.append(sent_received(signatures))
             comparable = tuple(signature.comparable() for signature in signatures)
-            self.hard_of.append(self._hard.setdefault(comparable, len(self._hard) + 1))
+            hard = self._hard.setdefault(comparable, len(self._hard) + 1)
+            if hard == len(self.comparables):
+                self.comparables.append(comparable)
+            self.hard_of.append(hard)
+            if any(signature.is_vague() for signature in signatures):
+                self.vague_soft.add(soft)
+                self.vague_hard.add(hard)
         return soft
 
     def merged(self, members: Sequence[int]) -> int:
@@ -101,6 +113,8 @@ class Track:
     first_unfinished: int | None
     all_known: bool
     """Whether every call's state could be told."""
+    cut: bool = False
+    """Whether later calls may be lost: nothing is known behind ``last`` then."""
 
     @property
     def last(self) -> int:
@@ -159,13 +173,18 @@ class Group:
         return [rank for rank in self.ranks if rank not in self.members]
 
     @property
+    def has_cut(self) -> bool:
+        """Whether the end of a member's dump is lost."""
+        return any(member.dump.summary["cut"] for member in self.members.values())
+
+    @property
     def has_p2p(self) -> bool:
         """Whether point-to-point calls were seen in it: then pg_status counts those too."""
         return any(member.n_p2p for member in self.members.values())
 
     def label(self) -> str:
         """Name and description for reports."""
-        return clean_text(f"{self.name} ({self.desc})" if self.desc and self.desc != self.name else self.name, 120)
+        return f"{named(self.name)} ({named(self.desc)})" if self.desc and self.desc != self.name else named(self.name)
 
 
 def shapes(sizes: list[list[int]] | None) -> tuple[tuple[int, ...], ...] | None:

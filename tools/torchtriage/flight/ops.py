@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING
 
+from torchtriage.flight.naming import named
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -54,16 +56,27 @@ class Signature:
             return (self.op, None, None, self.in_dtypes, self.out_dtypes)
         return (self.op, None, None, None, None)
 
+    def is_vague(self) -> bool:
+        """Whether sizes or dtypes are unknown that others know."""
+        return None in (self.in_sizes, self.out_sizes, self.in_dtypes, self.out_dtypes)
+
+    def may_be(self, other: Signature) -> bool:
+        """Whether both can be the same call: what is unknown in one fits whatever the other has."""
+        return self.op == other.op and _fit(
+            (self.in_sizes, self.out_sizes, self.in_dtypes, self.out_dtypes),
+            (other.in_sizes, other.out_sizes, other.in_dtypes, other.out_dtypes),
+        )
+
     def describe(self) -> str:
         """Short words for a person: operation, sizes, dtype."""
-        parts = [self.op]
+        parts = [named(self.op)]
         if self.in_sizes is not None:
             shown = _shown(self.in_sizes)
             if self.out_sizes is not None and self.out_sizes != self.in_sizes:
                 shown += f" -> {_shown(self.out_sizes)}"
             parts.append(shown)
         if self.in_dtypes:
-            parts.append("/".join(sorted(set(self.in_dtypes))[:4]))
+            parts.append(named("/".join(sorted(set(self.in_dtypes))[:4])))
         return " ".join(parts)
 
 
@@ -97,9 +110,18 @@ def how_they_differ(expected: Sequence[Signature], found: Sequence[Signature]) -
         a, b = one.comparable(), other.comparable()
         if a[0] != b[0]:
             return "type_mismatch"
-        if a != b:
-            return "size_mismatch" if a[1:3] != b[1:3] else "dtype_mismatch"
+        if not _fit(a, b):
+            return "dtype_mismatch" if _fit(a[1:3], b[1:3]) else "size_mismatch"
     return "size_mismatch"  # one coalesces more than the other
+
+
+def fit_together(one: Sequence[tuple[object, ...]], other: Sequence[tuple[object, ...]]) -> bool:
+    """Whether two calls agree in all that both know; ``one`` and ``other`` are what is comparable of them."""
+    return len(one) == len(other) and all(_fit(a, b) for a, b in zip(one, other, strict=True))
+
+
+def _fit(one: Sequence[object], other: Sequence[object]) -> bool:
+    return all(a == b or a is None or b is None for a, b in zip(one, other, strict=True))
 
 
 def is_barrier(op: str) -> bool:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 MAX_HISTORY_CALLS = 512
 MAX_STUCK_GROUPS = 8
+MAX_STUCK_RANKS = 64
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,33 @@ def deadlock_of(cycle: Sequence[int], groups: Sequence[Group]) -> OrderDeadlock 
     if len(stuck) < 2 or len({_place(s) for s in stuck}) < 2:
         return None
     return _judged(list(cycle), stuck, groups)
+
+
+def entered_alone(deadlock: OrderDeadlock, vocabulary: Vocabulary) -> list[int]:
+    """Ranks that wait at a place of the program where no rank of the circle called before, while others repeat theirs.
+
+    Their order of groups is not another one: they went into a part of the program that their peers did not enter.
+    """
+    stuck = deadlock.stuck[:MAX_STUCK_RANKS]
+    new = [s.rank for s in stuck if s.track is not None and not _called_before(s, stuck, vocabulary)]
+    return new if len(new) < len(stuck) else []
+
+
+def _called_before(stuck: Stuck, others: Sequence[Stuck], vocabulary: Vocabulary) -> bool:
+    track, seq = stuck.track, stuck.seq
+    site = vocabulary.calls[track.soft_at(seq)].site if track is not None and seq is not None else ""
+    if not site or track is None or seq is None:
+        return True
+    for rank in {stuck.rank, *(other.rank for other in others)}:
+        member = stuck.group.members.get(rank)
+        if member is None or member.track is None:
+            continue
+        calls = member.track.soft
+        if rank == stuck.rank:
+            calls = calls[: seq - track.first]
+        if any(vocabulary.calls[number].site == site for number in set(calls)):
+            return True
+    return False
 
 
 def _place(stuck: Stuck) -> tuple[Any, ...]:

@@ -9,7 +9,7 @@ when walked, so how many are looked at is bounded over the whole file.
 from __future__ import annotations
 
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from torchtriage.artefacts.view import load_view
 from torchtriage.errors import UnreadableError
@@ -36,17 +36,40 @@ def summarise_task(path: str, compression: str | None, args: dict[str, Any]) -> 
         UnreadableError, RefusedPickleError: nothing can be had of it.
     """
     view, note = load_view(path, compression, str(args["format"]))
-    summary = summarise(view)
+    summary = summarise(without_torn_end(view) if note else view)
     if note:
         summary["notes"].insert(0, note)
         summary["damaged"] = True
+        summary["cut"] = _ends_in_entries(view)
     return summary
+
+
+def without_torn_end(view: Any) -> Any:
+    """A damaged dump without its last item, entry, group or counters: what the damage left of that may be a part."""
+    top = as_mapping(view)
+    if top is None:
+        return view[:-1] if isinstance(view, list) else view  # pyright: ignore[reportUnknownVariableType]
+    last = next(reversed(top), None)
+    content = top.get(last)
+    if isinstance(content, list):
+        return {**top, last: cast("list[Any]", content)[:-1]}
+    if isinstance(content, dict):
+        return {**top, last: dict(islice(cast("dict[Any, Any]", content).items(), max(0, len(top[last]) - 1)))}
+    return top
+
+
+def _ends_in_entries(view: Any) -> bool:
+    """Whether entries may be lost: a key that stands after them shows that they are all there."""
+    top = as_mapping(view)
+    return top is None or "entries" not in top or next(reversed(top)) == "entries"
 
 
 def summarise(view: Any) -> dict[str, Any]:
     """The summary of a loaded dump.
 
-    Keys: ``version``, ``comm_lib``, ``damaged``, ``notes``, ``entries_pointer`` and ``config_pointer`` (JSON Pointers),
+    Keys: ``version``, ``comm_lib``, ``damaged``, ``cut`` (what came after the last entry is not known), ``notes``,
+    ``first_ns`` (creation times of the first entries: two processes never share them),
+    ``entries_pointer`` and ``config_pointer`` (JSON Pointers),
     ``has_entries``, ``n_entries``, ``config`` ([key, name, desc, ranks as text]), ``status`` ([uid, enqueued, started,
     completed], values as found), ``tracks`` (per group of the entries: name, desc, uid, columns, unfinished
     point-to-point rows, count of all point-to-point entries), ``signatures``, ``sites``, ``tokens``.
@@ -63,17 +86,24 @@ def summarise(view: Any) -> dict[str, Any]:
         notes.append(f"its entries are a {type(entries).__name__}, not a list; they were not read")
     if reader.n_odd:
         notes.append(f"{reader.n_odd} of its entries are not records of calls and were left out")
+    if reader.signatures.n_unreadable:
+        notes.append("sizes or dtypes of some of its calls cannot be read; they count as unknown")
+    status = _status(top.get("pg_status"))
+    if not reader.n_read and any(as_int(row[1]) for row in status):
+        notes.append("holds no calls though its counters count some; it speaks by its counters alone")
     return {
         "version": as_text(top.get("version"), 32) or "",
         "comm_lib": as_text(top.get("comm_lib_version") or top.get("nccl_version"), 32) or "",
         "damaged": False,
+        "cut": False,
+        "first_ns": _first_times(records or ()),
         "notes": notes,
         "entries_pointer": pointer,
         "config_pointer": "/pg_config" if as_mapping(top.get("pg_config")) is not None else None,
         "has_entries": records is not None,
         "n_entries": reader.n_read,
         "config": _config(top.get("pg_config"), notes),
-        "status": _status(top.get("pg_status")),
+        "status": status,
         "tracks": reader.tracks(),
         "signatures": reader.signatures.rows,
         "sites": reader.sites.rows,
@@ -105,6 +135,9 @@ def _config(raw: Any, notes: list[str]) -> list[list[Any]]:
         items = list(islice(by_key.items(), MAX_GROUPS))
     elif listed is not None:
         items = [(None, item) for item in listed[:MAX_GROUPS]]
+    elif raw is not None:
+        notes.append(f"its pg_config is a {type(raw).__name__}, not a record of process groups")
+    n_unreadable = max(0, len(by_key or listed or ()) - MAX_GROUPS)
     rows: list[list[Any]] = []
     for key, value in items:
         group = as_mapping(value)
@@ -114,7 +147,12 @@ def _config(raw: Any, notes: list[str]) -> list[list[Any]]:
         name = as_text(group.get("name"), 256) or ""
         label = as_text(key, 256)
         desc = as_text(group.get("desc"), 256) or ""
-        rows.append([name if label is None else label, name, desc, _ranks_text(group.get("ranks"))])
+        ranks = group.get("ranks")
+        text = _ranks_text(ranks)
+        n_unreadable += not text and ranks is not None and ranks != ""
+        rows.append([name if label is None else label, name, desc, text])
+    if n_unreadable:
+        notes.append(f"the ranks of {n_unreadable} of its process groups cannot be read")
     return rows
 
 
@@ -122,8 +160,23 @@ def _ranks_text(ranks: Any) -> str:
     """The ranks as torch writes them, "[0, 1]"; empty when they are neither that nor a list of ints."""
     if isinstance(ranks, str):
         return ranks if len(ranks) <= MAX_RANKS_CHARS else ""
-    numbers = [n for n in map(as_int, (as_sequence(ranks) or ())[:MAX_RANKS]) if n is not None]
-    return f"[{', '.join(map(str, numbers))}]" if numbers else ""
+    listed = as_sequence(ranks) or ()
+    numbers = [as_int(n) for n in listed] if len(listed) <= MAX_RANKS else []
+    # A list with a rank left out would be another group.
+    return f"[{', '.join(map(str, numbers))}]" if numbers and None not in numbers else ""
+
+
+def _first_times(records: Any) -> list[int]:
+    """Creation times, in ns since the epoch, of the first entries that say them."""
+    times: list[int] = []
+    for record in islice(records, 64):
+        entry = as_mapping(record)
+        created = as_int(entry.get("time_created_ns")) if entry is not None else None
+        if created is not None and created > 0:
+            times.append(created)
+            if len(times) == 3:
+                break
+    return times
 
 
 def _status(raw: Any) -> list[list[Any]]:

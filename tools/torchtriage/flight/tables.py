@@ -59,6 +59,7 @@ class SignatureTable:
         """``rows`` are the signatures; ``routes`` say [is_receive, source, destination] for point-to-point calls."""
         self.rows: list[list[Any]] = []
         self.routes: list[tuple[int, int, int] | None] = []
+        self.n_unreadable = 0
         self._ids: dict[Any, int] = {}
 
     def id_of(self, name: str, in_sizes: Any, out_sizes: Any, in_dtypes: Any, out_dtypes: Any) -> int:
@@ -69,7 +70,14 @@ class SignatureTable:
             found = self._ids[key] = len(self.rows)
             self.rows.append([name[:MAX_NAME_CHARS], *key[1:]])
             self.routes.append(_route(name))
+            asked = (in_sizes, out_sizes, in_dtypes, out_dtypes)
+            self.n_unreadable += any(k is None and _should_be_known(v) for k, v in zip(key[1:], asked, strict=True))
         return found
+
+
+def _should_be_known(value: Any) -> bool:
+    """Whether it is there and not just longer than what is kept."""
+    return value is not None and not (value.__class__ in (list, tuple) and len(value) > MAX_TENSORS)
 
 
 def _sizes(value: Any) -> tuple[tuple[int, ...], ...] | None:

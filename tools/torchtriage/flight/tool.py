@@ -206,6 +206,8 @@ def render(report: FlightReport) -> str:
         lines.append(f"  and {len(report.divergences) - _RENDERED_DIVERGENCES} more divergences (--json lists them)")
     if report.culprits.ranks:
         lines.append(f"culprits: {rank_words(report.culprits.ranks)}")
+    if report.evidence:
+        lines.append("evidence (quoted from the job):")
     lines += [f"  {e.artefact} {e.where} {e.quote[:120]}" for e in report.evidence[:_RENDERED_QUOTES]]
     lines += [f"gap: {clean_text(gap, 160)}" for gap in report.gaps[:4]]
     if len(report.gaps) > 4:

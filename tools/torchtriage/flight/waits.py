@@ -24,6 +24,10 @@ class Standing:
 
     enqueued: int
     unfinished: int | None
+    reached: int
+    """The last call that it is known to have finished."""
+    open_ended: bool = False
+    """Whether it may have enqueued more: the end of its dump is lost."""
 
 
 @dataclass
@@ -42,27 +46,37 @@ class Lag:
 def standings(group: Group) -> dict[int, Standing]:
     """Where each rank with a dump stands. Entries are trusted over pg_status, which lags behind them."""
     found: dict[int, Standing] = {}
+    # A dump that holds calls would hold this group's unfinished ones too; so would one of active calls alone.
+    by_counters = not any(member.dump.summary["n_entries"] for member in group.members.values())
     for rank, member in group.members.items():
-        standing = _standing(member, with_status=not group.has_p2p)
+        standing = _standing(member, with_status=not group.has_p2p, by_counters=by_counters)
         if standing is not None:
             found[rank] = standing
     return found
 
 
-def _standing(member: Member, *, with_status: bool) -> Standing | None:
+def _standing(member: Member, *, with_status: bool, by_counters: bool) -> Standing | None:
     track = member.track
+    cut = bool(member.dump.summary["cut"])
     # pg_status counts point-to-point calls as well, so it says nothing of a group that has some.
     status = member.status if with_status else None
     enqueued = as_int(status[1]) if status else None
     completed = as_int(status[3]) if status else None
     if track is not None:
-        return Standing(max(track.last, enqueued or 0), track.first_unfinished)
+        last = max(track.last, enqueued or 0)
+        reached = track.last if cut else last
+        if track.first_unfinished is not None:
+            reached = track.first_unfinished - 1
+        return Standing(last, track.first_unfinished, reached, cut)
     if enqueued is None:
         return None
-    # A dump that holds entries would hold this group's unfinished ones too.
-    if member.dump.summary["n_entries"] or completed is None or completed >= enqueued or completed < 0:
-        return Standing(enqueued, None)
-    return Standing(enqueued, completed + 1)
+    if cut:
+        return Standing(enqueued, None, -1, cut)
+    if completed is None or completed >= enqueued or completed < 0:
+        return Standing(enqueued, None, enqueued)
+    if by_counters:
+        return Standing(enqueued, completed + 1, completed)
+    return Standing(enqueued, None, enqueued if member.dump.summary["n_entries"] else completed)
 
 
 def lags_of(group: Group, at: Mapping[int, Standing]) -> list[Lag]:
@@ -73,14 +87,14 @@ def lags_of(group: Group, at: Mapping[int, Standing]) -> list[Lag]:
     lags: list[Lag] = []
     # A rank's own unfinished call is enqueued, so these comparisons never set a rank against itself.
     last_awaited = max(waiting.values())
-    late = sorted(r for r, s in at.items() if s.enqueued < last_awaited)
+    late = sorted(r for r, s in at.items() if s.enqueued < last_awaited and not s.open_ended)
     if late:
         least = min(at[r].enqueued for r in late)
         first = min(u for u in waiting.values() if u > least)
         peer = min(q for q, u in waiting.items() if u == first)
         top = max(s.enqueued for s in at.values())
         lags.append(Lag("behind_on_enqueue", group, late, first, top - least, peer))
-    reached = {r: s.unfinished - 1 if s.unfinished is not None else s.enqueued for r, s in at.items()}
+    reached = {r: s.reached for r, s in at.items()}
     everyone = min(s.enqueued for s in at.values())
     furthest = max(reached.values())
     slow = sorted(r for r, u in waiting.items() if u <= everyone and u <= furthest)
@@ -134,7 +148,9 @@ def _p2p_waits(group: Group) -> dict[int, set[int]]:
     for (receives, source, destination), count in posted.items():
         here, there = (destination, source) if receives else (source, destination)
         other = group.ranks[there]
-        if other in group.members and posted.get((1 - receives, source, destination), 0) < count:
+        if other not in group.members or group.members[other].dump.summary["cut"]:
+            continue
+        if posted.get((1 - receives, source, destination), 0) < count:
             waits.setdefault(group.ranks[here], set()).add(other)
     return waits
 

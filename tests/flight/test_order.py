@@ -1,0 +1,39 @@
+"""Circles of waits: another order of two groups, or a part of the program that one rank entered alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from flight.flight_dumps import call, job
+from torchtriage.flight.analyze import analyze
+
+GROUPS = {"all": [0, 1], "dp": [0, 1]}
+GRADIENTS = call("all_reduce", 10, group="dp")
+NORM = call("all_reduce", 20, group="all")
+EVALUATE = call("all_reduce", 77, 1, group="all", function="evaluate", done=False)
+
+
+def deadlock(*calls: list[dict[str, Any]]) -> tuple[list[int], bool, bool]:
+    (signal,) = [s for s in analyze(job(*calls, groups=GROUPS)).signals if s.name == "flight.order_deadlock"]
+    return signal.scope.ranks, signal.facts["entered_alone"], signal.facts["by_rank_zero"]
+
+
+@pytest.mark.parametrize("alone", [0, 1])
+def test_a_rank_that_waits_where_nobody_called_before_went_there_alone(alone: int) -> None:
+    past = [GRADIENTS, NORM] * 4
+    calls = [[*past, dict(GRADIENTS, done=False)] for _ in range(2)]
+    calls[alone][-1] = EVALUATE
+    assert deadlock(*calls) == ([alone], True, alone == 0)
+
+
+def test_calls_that_both_ranks_repeat_are_used_in_another_order() -> None:
+    past = [GRADIENTS, NORM] * 4
+    found = deadlock([*past, dict(GRADIENTS, done=False)], [*past, dict(NORM, done=False)])
+    assert found == ([1], False, False)
+
+
+def test_when_both_ranks_wait_at_new_places_nobody_went_alone() -> None:
+    save = call("all_gather", 88, group="dp", function="save", done=False)
+    assert not deadlock([*[GRADIENTS, NORM] * 4, save], [*[GRADIENTS, NORM] * 4, EVALUATE])[1]

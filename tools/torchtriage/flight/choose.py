@@ -1,0 +1,134 @@
+"""Which dump speaks for which rank: one per rank, of members only, and no process twice under two ranks' names."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+from torchtriage.artefacts.clean import clean_text
+from torchtriage.flight.columns import unpack_column
+from torchtriage.flight.tables import as_int
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from torchtriage.flight.model import RankDump
+
+MAX_RANK = 1 << 20
+MAX_LISTED_RANKS = 2_000_000
+_NUMBER = re.compile(r"\d+")
+_MAX_DIGITS = 7
+
+
+class RankLists:
+    """The ranks of groups, parsed once per distinct text; bounded over the whole job."""
+
+    def __init__(self) -> None:
+        """Nothing parsed yet."""
+        self.n_refused = 0
+        """How many lists were left out because all together would be too long."""
+        self._parsed: dict[str, tuple[int, ...]] = {}
+        self._ints: dict[int, int] = {}
+        self._left = MAX_LISTED_RANKS
+
+    def of(self, text: str) -> tuple[int, ...]:
+        """Ranks from "[0, 1]"; empty when they are not known: none, no possible ranks, or too many in all."""
+        found = self._parsed.get(text)
+        if found is None:
+            found = self._parsed[text] = self._parse(text)
+        return found
+
+    def _parse(self, text: str) -> tuple[int, ...]:
+        if text.count(",") >= self._left:
+            self.n_refused += 1
+            return ()
+        numbers = _NUMBER.findall(text)
+        # A list of which a part is no rank would be another group.
+        if any(len(number) > _MAX_DIGITS or int(number) >= MAX_RANK for number in numbers):
+            return ()
+        if len(numbers) > self._left:
+            self.n_refused += 1
+            return ()
+        self._left -= len(numbers)
+        share = self._ints.setdefault
+        return tuple(share(n, n) for n in sorted({int(number) for number in numbers}))
+
+
+def one_per_rank(
+    dumps: Sequence[RankDump], lists: RankLists, gaps: list[str]
+) -> tuple[dict[int, RankDump], dict[int, RankDump]]:
+    """(the dump that speaks for each rank, dumps of ranks of which nothing is known because one process claims two)."""
+    of_rank: dict[int, list[RankDump]] = {}
+    for dump in dumps:
+        shown = clean_text(dump.artefact)
+        rank = dump.rank if dump.rank is not None and 0 <= dump.rank < MAX_RANK else _rank_by_groups(dump, lists)
+        if rank is None:
+            gaps.append(f"{shown}: its name does not say whose dump it is; not used")
+        elif _is_foreign(rank, dump, lists):
+            gaps.append(f"{shown}: its name says rank {rank}, which none of its process groups has; not used")
+        else:
+            of_rank.setdefault(rank, []).append(dump)
+    claims: dict[Any, set[int]] = {}
+    for rank, candidates in of_rank.items():
+        for dump in candidates:
+            if (process := _process(dump)) is not None:
+                claims.setdefault(process, set()).add(rank)
+    chosen: dict[int, RankDump] = {}
+    doubtful: dict[int, RankDump] = {}
+    for rank, candidates in of_rank.items():
+        own = [dump for dump in candidates if len(claims.get(_process(dump), ())) < 2]
+        chosen[rank] = max(own or candidates, key=_preference)
+        others = [dump for dump in candidates if dump is not chosen[rank]]
+        if others:
+            names = ", ".join(clean_text(d.artefact, 80) for d in others[:3])
+            used = clean_text(chosen[rank].artefact)
+            gaps.append(f"rank {rank} left {len(candidates)} dumps; {used} was used, not {names}")
+    _set_copies_aside(chosen, doubtful, gaps)
+    return chosen, doubtful
+
+
+def _set_copies_aside(chosen: dict[int, RankDump], doubtful: dict[int, RankDump], gaps: list[str]) -> None:
+    of_process: dict[Any, list[int]] = {}
+    for rank, dump in chosen.items():
+        if (process := _process(dump)) is not None:
+            of_process.setdefault(process, []).append(rank)
+    for ranks in of_process.values():
+        if len(ranks) < 2:
+            continue
+        names = ", ".join(clean_text(chosen[rank].artefact, 80) for rank in sorted(ranks)[:4])
+        gaps.append(f"{names}: hold the same calls of one process under {len(ranks)} ranks' names; none was used")
+        doubtful.update({rank: chosen.pop(rank) for rank in ranks})
+
+
+def _process(dump: RankDump) -> Any:
+    """What two processes never have in common: when, to the nanosecond, they made their first calls."""
+    times = dump.summary["first_ns"]
+    return tuple(times) if len(times) > 1 else None
+
+
+def _is_foreign(rank: int, dump: RankDump, lists: RankLists) -> bool:
+    listed = [ranks for row in dump.summary["config"] if (ranks := lists.of(row[3]))]
+    return bool(listed) and not any(rank in ranks for ranks in listed)
+
+
+def _preference(dump: RankDump) -> tuple[int, int, str]:
+    return (_extent(dump.summary), dump.summary["n_entries"], dump.artefact)
+
+
+def _extent(summary: Mapping[str, Any]) -> int:
+    """How far a dump reaches: the latest creation time in it, else how many calls its status counts."""
+    latest = 0
+    for track in summary["tracks"]:
+        ms = unpack_column(track["ms"], track["n"])
+        latest = max(latest, track["base_ms"] + max(ms, default=0))
+    return latest or sum(as_int(row[1]) or 0 for row in summary["status"])
+
+
+def _rank_by_groups(dump: RankDump, lists: RankLists) -> int | None:
+    """The only rank that is in all groups which the dump's own process belongs to, if there is just one."""
+    common: set[int] | None = None
+    for row in dump.summary["config"][:256]:
+        ranks = set(lists.of(row[3]))
+        if ranks:
+            common = ranks if common is None else common & ranks
+    return next(iter(common)) if common is not None and len(common) == 1 else None
