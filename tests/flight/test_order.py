@@ -37,3 +37,14 @@ def test_calls_that_both_ranks_repeat_are_used_in_another_order() -> None:
 def test_when_both_ranks_wait_at_new_places_nobody_went_alone() -> None:
     save = call("all_gather", 88, group="dp", function="save", done=False)
     assert not deadlock([*[GRADIENTS, NORM] * 4, save], [*[GRADIENTS, NORM] * 4, EVALUATE])[1]
+
+
+@pytest.mark.parametrize(("went_on", "past_it"), [(True, True), (False, False)])
+def test_a_rank_that_lacks_a_call_and_went_on_to_later_ones_went_past_it(went_on: bool, past_it: bool) -> None:
+    past = [NORM, GRADIENTS] * 4
+    stuck = [dict(NORM, done=False), dict(GRADIENTS, done=False)]
+    found = analyze(job([*past, *stuck], [*past, *(stuck[1:] if went_on else [])], groups=GROUPS))
+    late = [s for s in found.signals if s.name == "flight.behind_on_enqueue"]
+    assert all(signal.scope.ranks == [1] for signal in late)
+    assert any(signal.facts.get("went_past", False) for signal in late) is past_it
+    assert late

@@ -20,7 +20,7 @@ from torchtriage.flight.findings import (
 )
 from torchtriage.flight.job import Job, build_job
 from torchtriage.flight.ops import ROOTED
-from torchtriage.flight.order import crossed_orders, deadlock_of
+from torchtriage.flight.order import crossed_orders, deadlock_of, went_past
 from torchtriage.flight.p2p import mismatched_pairs
 from torchtriage.flight.quotes import quote_call
 from torchtriage.flight.waits import Lag, Standing, blamed, joined_by_all, lags_of, standings, wait_graph
@@ -191,6 +191,7 @@ def _lags(
             guilty = [rank for rank in own if rank not in blameless]
             if guilty:
                 lag.ranks, lag.explained = guilty, blameless
+                lag.went_past = went_past(lag, groups)
                 roots.append(lag)
             elif own:
                 lag.ranks = own

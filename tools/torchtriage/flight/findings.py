@@ -185,6 +185,8 @@ def from_lag(lag: Lag, vocabulary: Vocabulary, *, root: bool) -> Finding:
         found = f"last enqueued: {vocabulary.calls[late.track.soft_at(last)].describe()} (seq {last})"
         evidence += quote_call(late.track, last, signal, ("profiling_name",), site=False)
     facts: dict[str, Any] = {"behind_by": lag.behind_by, "sure": not group.missing and not group.has_cut}
+    if lag.went_past:
+        facts["went_past"] = True
     if lag.explained:
         facts["also_behind"] = lag.explained
     return Finding(

@@ -12,10 +12,11 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from torchtriage.flight.model import Group, Track, Vocabulary
-    from torchtriage.flight.waits import Standing
+    from torchtriage.flight.waits import Lag, Standing
 
 MAX_HISTORY_CALLS = 512
 MAX_STUCK_GROUPS = 8
+MAX_GROUPS = 256
 MAX_STUCK_RANKS = 64
 
 
@@ -83,6 +84,23 @@ def _called_before(stuck: Stuck, others: Sequence[Stuck], vocabulary: Vocabulary
         if rank == stuck.rank:
             calls = calls[: seq - track.first]
         if any(vocabulary.calls[number].site == site for number in set(calls)):
+            return True
+    return False
+
+
+def went_past(lag: Lag, groups: Sequence[Group]) -> bool:
+    """Whether the late ranks issued, in another group, a call that a peer issued only after the one that they lack."""
+    late, peer = lag.group.members[lag.ranks[0]], lag.group.members[lag.peer]
+    row = peer.track.row(lag.seq) if peer.track is not None else None
+    if lag.kind != "behind_on_enqueue" or peer.track is None or row is None:
+        return False
+    missed_at = peer.track.index[row]
+    for group in groups[:MAX_GROUPS]:
+        here, there = group.members.get(late.rank), group.members.get(peer.rank)
+        if group is lag.group or here is None or there is None or here.track is None or there.track is None:
+            continue
+        row = there.track.row(min(here.track.last, there.track.last))
+        if row is not None and there.track.index[row] > missed_at:
             return True
     return False
 

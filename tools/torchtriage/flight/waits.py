@@ -41,6 +41,8 @@ class Lag:
     behind_by: int
     peer: int
     explained: list[int] = field(default_factory=list[int])
+    went_past: bool = False
+    """Whether the ranks went on to calls of other groups that follow the one that they lack."""
 
 
 def standings(group: Group) -> dict[int, Standing]:
