@@ -39,6 +39,8 @@ def hostile(original: bytes) -> dict[str, bytes]:
 
 def cuts(content: bytes) -> list[int]:
     """Offsets to cut at: a sample, and around the ends of records."""
+    if len(content) < 2:
+        return []
     rng = random.Random(len(content))
     ends = [i for i, byte in enumerate(content) if byte in b"\n}.u"]
     near = [end + d for end in rng.sample(ends, min(6, len(ends))) for d in (-1, 0, 1)]

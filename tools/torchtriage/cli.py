@@ -85,9 +85,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"torchtriage {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
 
-    def command(name: str, summary: str, handler: Handler) -> argparse.ArgumentParser:
+    def command(name: str, summary: str, handler: Handler, *, reports: bool = True) -> argparse.ArgumentParser:
         sub = commands.add_parser(name, help=summary, description=summary, allow_abbrev=False)
-        sub.add_argument("--json", action="store_true", help="print the whole report as one JSON object")
+        if reports:
+            sub.add_argument("--json", action="store_true", help="print the whole report as one JSON object")
         sub.set_defaults(handler=handler)
         return sub
 
@@ -112,12 +113,12 @@ def _parser() -> argparse.ArgumentParser:
     )
 
     sub = command("playbook", "look up a failure mode by id or by words", _playbook)
-    sub.add_argument("query", nargs="*", metavar="WORD", help="an id, or words; nothing lists all")
+    sub.add_argument("query", nargs="*", metavar="WORD", help="an id, or words; leave it out to list all")
 
     sub = command("schema", "print a JSON Schema, to validate reports and files with", _schema)
-    sub.add_argument("name", nargs="?", metavar="NAME", help="verdict, ...; nothing lists the names")
+    sub.add_argument("name", nargs="?", metavar="NAME", help="verdict, ...; leave it out to list the names")
 
-    sub = command("serve", "serve the tools over MCP (stdio, or HTTP on this machine)", _serve)
+    sub = command("serve", "serve the tools over MCP (stdio, or HTTP on this machine)", _serve, reports=False)
     sub.add_argument("--http", action="store_true", help="streamable HTTP instead of stdio")
     sub.add_argument("--host", default="127.0.0.1", help="address for --http (default: %(default)s)")
     sub.add_argument("--port", type=int, default=8765, help="port for --http (default: %(default)s)")

@@ -18,7 +18,8 @@ def playbook(query: str | None = None) -> PlaybookReport:
     """
     book = load_playbook()
     asked = (query or "").strip()
-    entry = book.entries.get(asked.lower().removesuffix(".md"))
+    # Verdicts write an id behind its branch: hang/uneven-batches-per-rank.
+    entry = book.entries.get(asked.lower().rpartition("/")[2].removesuffix(".md"))
     if entry is not None:
         return PlaybookReport(
             tool="playbook",

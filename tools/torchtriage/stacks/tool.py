@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _RECORD_FIRST = (
-    "pass recorded dumps: run `py-spy dump --native --pid PID > stacks/pyspy-pidPID.native.txt` for each rank's "
+    "pass recorded dumps: run `py-spy dump --native --pid PID > stacks/rank-N.txt` for each rank's "
     "process, then give the folder"
 )
 

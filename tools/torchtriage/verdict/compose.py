@@ -99,7 +99,8 @@ def compose_several_runs(runs: Sequence[str], paths: Sequence[str]) -> Verdict:
     return Verdict(
         tool="triage",
         status="inconclusive",
-        summary=f"{len(runs)} runs are mixed in what was given: pass one of {some([clean_text(r) for r in runs])}",
+        summary=f"at least {len(runs)} runs are mixed in what was given: "
+        f"pass one of {some([clean_text(r) for r in runs])}",
         gaps=["nothing was judged: the same ranks appear in the logs of several folders"],
         next_checks=checks,
     )

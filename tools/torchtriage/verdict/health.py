@@ -61,7 +61,8 @@ def reasons_against_health(findings: Findings) -> list[str]:
         if kind in findings.kinds_read and sign not in names
     ]
     if not _covers(findings, "log.finished"):
-        reasons.append("no log shows every rank finishing")
+        some = "log.finished_on_some" in names
+        reasons.append("only some ranks say that they finished" if some else "no log shows every rank finishing")
     if "log.steps_even" not in names and "flight.in_step" not in names:
         reasons.append("no log shows every rank doing the same steps")
     if names & _BAD_ENDS:

@@ -56,7 +56,9 @@ def evidence_lines(evidence: list[Evidence]) -> list[str]:
 def _quoted(quote: str) -> str:
     """In quotation marks; JSON strings bring their own."""
     cut = quote[:MAX_QUOTE_CHARS]
-    return cut if cut.startswith('"') and cut.endswith('"') and len(cut) > 1 else f'"{cut}"'
+    marked = cut if cut.startswith('"') and cut.endswith('"') and len(cut) > 1 else f'"{cut}"'
+    # The dots stand outside the quotation, which must be found in the artefact as it stands.
+    return f"{marked}..." if len(quote) > MAX_QUOTE_CHARS else marked
 
 
 def closing_lines(report: Report) -> list[str]:

@@ -39,7 +39,7 @@ def compose_symptom(text: str, book: Playbook, decision: Decision, findings: Fin
     if not says_something(findings.observations):
         what = f"reads like {branch['reads_like']}, and names" if branch else "names"
         verdict.summary = f"Not decided: the text {what} nothing that only one cause shows"
-    known = {c.failure_mode for c in verdict.candidates}
+    known = {c.failure_mode for c in verdict.candidates} | {r.failure_mode for r in verdict.ruled_out}
     for rank, (entry_id, _) in enumerate(search(book, text, MAX_CANDIDATES)):
         if entry_id not in known and len(verdict.candidates) < MAX_CANDIDATES:
             verdict.candidates.append(Candidate(failure_mode=entry_id, confidence=round(SEARCHED / (rank + 2), 3)))
