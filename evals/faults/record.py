@@ -1,4 +1,4 @@
-"""Run faults of train.py and recipes.py as real torchrun jobs; record what they leave behind and what they show while they hang.
+"""Run faults of train.py and recipes.py as real torchrun jobs and record what they leave behind, and show in a hang.
 
 ``python record.py OUT.tar.gz FAULT...``: all given faults run at once, each with its own ports. Needs py-spy.
 """
