@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from pathlib import Path
 
@@ -66,10 +65,9 @@ def test_the_text_for_an_agent_is_short_and_starts_with_the_verdict() -> None:
 
 
 @pytest.mark.parametrize(("name", "culprits"), [("gpu_error_1st", [12, 14]), ("lock_gil_1st", [9, 14])])
-def test_public_sixteen_rank_sets_give_exactly_the_injected_ranks(name: str, culprits: list[int]) -> None:
-    samples = os.environ.get("TORCHTRIAGE_SAMPLES")
-    if samples is None:
-        pytest.skip("TORCHTRIAGE_SAMPLES does not name the folder of public samples")
+def test_public_sixteen_rank_sets_give_exactly_the_injected_ranks(
+    name: str, culprits: list[int], samples: Path
+) -> None:
     report = analyze_flight_recorder([f"{samples}/public/flight_recorder/{name}"])
     assert (report.status, report.culprits.ranks) == ("fault", culprits)
     assert len(render(report)) < 2000

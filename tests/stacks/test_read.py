@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -233,10 +232,11 @@ def test_recorded_dumps_are_read_whole(path: Path) -> None:
     assert result["notes"] == []
 
 
-@pytest.mark.skipif("TORCHTRIAGE_SAMPLES" not in os.environ, reason="TORCHTRIAGE_SAMPLES is not set")
-def test_public_samples_are_read() -> None:
-    folder = Path(os.environ.get("TORCHTRIAGE_SAMPLES", "")) / "public" / "stacks"
-    for path in [*folder.glob("*.out"), *folder.glob("*.json")]:
+def test_public_samples_are_read(samples: Path) -> None:
+    folder = samples / "public" / "stacks"
+    recorded = [*folder.glob("*.out"), *folder.glob("*.json")]
+    assert recorded
+    for path in recorded:
         file_format = "json" if path.read_bytes()[:1] == b"[" else "text"
         (process,) = read_task(str(path), None, {"format": file_format})["processes"]
         main = main_of(process)

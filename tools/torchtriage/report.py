@@ -11,11 +11,6 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 SCHEMA_VERSION = "1"
 
-Branch = Literal[
-    "hang", "nccl_timeout", "crash", "init", "oom", "nan", "precision", "deepep", "slow", "hardware", "config",
-    "checkpoint", "data", "silent",
-]  # fmt: skip
-
 RankState = Literal[
     "in_collective", "waiting_on_gpu", "data_loading", "lock_wait", "network_io", "file_io", "checkpointing",
     "compiling", "garbage_collecting", "python_running", "native_running", "sleeping", "stopped", "exited",

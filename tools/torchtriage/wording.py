@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from torchtriage.artefacts.clean import clean_text
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
@@ -47,3 +49,9 @@ def some(names: Sequence[str], limit: int = 3) -> str:
     """The first few of a list: "a, b, c and 4 more"."""
     more = f" and {len(names) - limit} more" if len(names) > limit else ""
     return ", ".join(names[:limit]) + more
+
+
+def quoted(text: str, limit: int) -> str:
+    """What a job wrote, in a sentence of ours: cleaned, cut, and in quotation marks of its own."""
+    inner = clean_text(text, limit).replace('"', "'")
+    return f'"{inner}"'

@@ -210,22 +210,10 @@ def read_bounded(stream: BinaryIO, limit: int) -> tuple[bytes, bool]:
     return b"".join(chunks), damaged
 
 
-def read_head(path: Path, compression: str | None) -> bytes:
+def read_head(path: Path, compression: str) -> bytes:
     """The first :data:`MAX_HEAD_BYTES` of the uncompressed content, or what can be had of them."""
     with open_stream(path, compression) as stream:
-        if compression is None:
-            return stream.read(MAX_HEAD_BYTES)
-        head = b""
-        # One small read at a time, so that a stream cut inside its first block still yields what came before.
-        while len(head) < MAX_HEAD_BYTES:
-            try:
-                piece = stream.read(4096)
-            except decompression_errors():
-                break
-            if not piece:
-                break
-            head += piece
-        return head
+        return read_bounded(stream, MAX_HEAD_BYTES)[0]
 
 
 def read_samples(path: Path, compression: str | None) -> list[bytes]:
@@ -235,14 +223,15 @@ def read_samples(path: Path, compression: str | None) -> list[bytes]:
     """
     with open_stream(path, compression) as stream:
         if compression is None:
-            size = os.fstat(stream.fileno()).st_size
-            starts = sorted({max(MAX_HEAD_BYTES, at) for at in (size // 3, size * 2 // 3, size - MAX_HEAD_BYTES)})
             samples: list[bytes] = []
-            for start in starts:
+            for start in _sample_starts(os.fstat(stream.fileno()).st_size):
                 stream.seek(start)
                 samples.append(stream.read(MAX_HEAD_BYTES))
             return [sample for sample in samples if sample]
         content, _ = read_bounded(stream, _SAMPLED_BYTES_COMPRESSED)
-        size = len(content)
-        starts = sorted({max(MAX_HEAD_BYTES, at) for at in (size // 3, size * 2 // 3, size - MAX_HEAD_BYTES)})
+        starts = _sample_starts(len(content))
         return [sample for start in starts if (sample := content[start : start + MAX_HEAD_BYTES])]
+
+
+def _sample_starts(size: int) -> list[int]:
+    return sorted({max(MAX_HEAD_BYTES, at) for at in (size // 3, size * 2 // 3, size - MAX_HEAD_BYTES)})

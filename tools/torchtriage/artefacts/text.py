@@ -11,6 +11,7 @@ from torchtriage.errors import UnreadableError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
     from typing import BinaryIO
 
     from torchtriage.artefacts.inputs import Artefact
@@ -36,11 +37,18 @@ def read_lines(artefact: Artefact, losses: list[str] | None = None) -> Iterator[
     Raises:
         UnreadableError: the file cannot be opened.
     """
+    lost: list[str] = []
+    yield from read_file_lines(artefact.path, artefact.compression, lost)
+    if losses is not None:
+        losses.extend(f"{artefact.name}: {reason}" for reason in lost)
+
+
+def read_file_lines(path: Path, compression: str | None, lost: list[str]) -> Iterator[str]:
+    """Like :func:`read_lines`, for a file that has no name in reports; ``lost`` gets the bare reasons."""
     try:
-        stream = open_stream(artefact.path, artefact.compression)
+        stream = open_stream(path, compression)
     except OSError as error:
         raise UnreadableError(error.strerror or "not readable") from error
-    lost: list[str] = []
     with stream:
         rest = b""
         for chunk in _utf8_chunks(stream, lost):
@@ -53,8 +61,6 @@ def read_lines(artefact: Artefact, losses: list[str] | None = None) -> Iterator[
                 yield _decode(piece)
         if rest:
             yield _decode(rest)
-    if losses is not None:
-        losses.extend(f"{artefact.name}: {reason}" for reason in lost)
 
 
 def _decode(piece: bytes) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from torchtriage.artefacts.clean import clean_text
+from torchtriage.wording import quoted
 
 MAX_NAME_CHARS = 80
 _PLAIN = re.compile(r"[A-Za-z0-9_.<>:()\-/ ]*\Z")
@@ -15,7 +15,7 @@ def named(text: str) -> str:
     """The name as it is when it is short and plain; else cleaned, cut and in quotation marks."""
     if len(text) <= MAX_NAME_CHARS and _PLAIN.match(text):
         return text
-    return f'"{clean_text(text.replace(chr(34), chr(39)), MAX_NAME_CHARS)}"'
+    return quoted(text, MAX_NAME_CHARS)
 
 
 def named_site(label: str) -> str:

@@ -30,10 +30,6 @@ EQUAL_SIZES = frozenset(
 # Ranks may send and receive different amounts; over all members, what is sent is what is received.
 CONSERVED_SIZES = frozenset({"all_to_all", "alltoall", "all_to_all_single", "alltoall_base", "_all_to_all_base"})
 
-# Only the root passes the full list, the others an empty one and an empty dtype; barriers carry a dummy tensor.
-ONLY_THE_NAME = frozenset({"gather", "scatter", "gather_single", "barrier", "all_reduce_barrier", "monitored_barrier"})
-
-
 # A member may finish these before others have joined: the data flows one way.
 ROOTED = frozenset({"broadcast", "_broadcast_oop", "reduce", "_reduce_oop", "gather", "scatter", "gather_single"})
 
@@ -54,6 +50,7 @@ class Signature:
             return (self.op, numels(self.in_sizes), numels(self.out_sizes), self.in_dtypes, self.out_dtypes)
         if self.op in CONSERVED_SIZES:
             return (self.op, None, None, self.in_dtypes, self.out_dtypes)
+        # Of gather and scatter only the root passes the full list; barriers carry a dummy tensor.
         return (self.op, None, None, None, None)
 
     def is_vague(self) -> bool:

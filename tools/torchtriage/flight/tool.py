@@ -151,51 +151,25 @@ def sentence(divergence: Divergence) -> str:
 def _next_checks(status: Status, found: FlightFindings, paths: list[str]) -> list[NextCheck]:
     if status == "in_step":
         return []
-    checks: list[NextCheck] = []
-    lagging = {d.kind for d in found.divergences} & {"behind_on_enqueue", "behind_on_complete"}
-    if found.culprit_ranks and lagging:
+    kinds = {d.kind for d in found.divergences}
+    wanted: list[tuple[str, str]] = []
+    if found.culprit_ranks and kinds & {"behind_on_enqueue", "behind_on_complete"}:
         who = rank_words(found.culprit_ranks)
-        checks.append(
-            NextCheck(
-                tool="dump_stacks",
-                arguments={"paths": paths},
-                why=f"the stack of {who} says what keeps it from the call its peers wait in",
-            )
+        wanted.append(("dump_stacks", f"the stack of {who} says what keeps it from the call its peers wait in"))
+    if "behind_on_complete" in kinds:
+        why = "a device that alone does not finish a call may be faulty: add its host's kernel log (dmesg -T)"
+        wanted.append(("triage", why))
+    if "all_joined_none_finished" in kinds:
+        why = "all ranks are in the call: add logs with NCCL_DEBUG=INFO and the hosts' kernel logs (dmesg -T)"
+        wanted.append(("triage", why))
+    if "dump_missing" in kinds:
+        absent = rank_words({r for d in found.divergences if d.kind == "dump_missing" for r in d.ranks})
+        wanted.append(
+            ("dump_stacks", f"{absent} left no dump: stacks or the log say whether it lived and where it stood")
         )
-    if any(d.kind == "behind_on_complete" for d in found.divergences):
-        checks.append(
-            NextCheck(
-                tool="triage",
-                arguments={"paths": paths},
-                why="a device that alone does not finish a call may be faulty: add its host's kernel log (dmesg -T)",
-            )
-        )
-    if any(d.kind == "all_joined_none_finished" for d in found.divergences):
-        checks.append(
-            NextCheck(
-                tool="triage",
-                arguments={"paths": paths},
-                why="all ranks are in the call: add logs with NCCL_DEBUG=INFO and the hosts' kernel logs (dmesg -T)",
-            )
-        )
-    if any(d.kind == "dump_missing" for d in found.divergences):
-        absent = sorted({r for d in found.divergences if d.kind == "dump_missing" for r in d.ranks})
-        checks.append(
-            NextCheck(
-                tool="dump_stacks",
-                arguments={"paths": paths},
-                why=f"{rank_words(absent)} left no dump: stacks or the log say whether it lived and where it stood",
-            )
-        )
-    if not checks:
-        checks.append(
-            NextCheck(
-                tool="triage",
-                arguments={"paths": paths},
-                why="logs and stacks next to the dumps say why the ranks parted",
-            )
-        )
-    return checks
+    if not wanted:
+        wanted.append(("triage", "logs and stacks next to the dumps say why the ranks parted"))
+    return [NextCheck(tool=tool, arguments={"paths": paths}, why=why) for tool, why in wanted]
 
 
 def render(report: FlightReport) -> str:

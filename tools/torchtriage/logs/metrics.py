@@ -4,7 +4,6 @@ numbers are always the same. Collects; does not judge.
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -174,8 +173,3 @@ def _number(text: str) -> float | None:
         return float(text.replace(",", "")[:40])
     except ValueError:
         return None
-
-
-def is_finite(value: float | None) -> bool:
-    """Say whether there is a value and it is neither NaN nor infinite."""
-    return value is not None and math.isfinite(value)

@@ -14,7 +14,7 @@ from torchtriage.artefacts.clean import clean_text
 from torchtriage.artefacts.evidence import quote_line
 from torchtriage.report import Evidence, RankStack, RankState, Scope, Signal, StackGroup
 from torchtriage.stacks.classify import WAITING, Standing, classify
-from torchtriage.stacks.places import framework_frame_index, place, user_frame_index
+from torchtriage.stacks.places import framework_frame_index, loader_index, place, user_frame_index
 from torchtriage.stacks.processes import RankProcess, find_ranks
 
 if TYPE_CHECKING:
@@ -108,8 +108,8 @@ def _without_loader(process: Mapping[str, Any]) -> dict[str, Any]:
     threads: list[dict[str, Any]] = []
     for thread in process["threads"]:
         frames = thread["frames"]
-        end = next((i for i, f in enumerate(frames) if "torch/utils/data/" in f["file"]), len(frames))
-        threads.append({**thread, "frames": frames[:end] or frames[: end + 1]})
+        end = loader_index(frames)
+        threads.append({**thread, "frames": frames[:end] or frames[:1]})
     return {**process, "threads": threads}
 
 

@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from torchtriage.stacks.places import kind_of_file
+from torchtriage.stacks.places import kind_of_file, loader_index
 from torchtriage.stacks.rules import ANY_DEPTH, Rule, Tier, rules_for
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ def _judge(thread: Mapping[str, Any]) -> tuple[Standing, Rule | None]:
 def _inside_loader(thread: Mapping[str, Any]) -> tuple[Standing, Rule | None] | None:
     """What a data set that is read without workers waits for, when its frames say it."""
     frames: list[Mapping[str, Any]] = thread["frames"]
-    loader = next((i for i, frame in enumerate(frames) if "torch/utils/data/" in frame["file"]), 0)
+    loader = loader_index(frames)
     if not loader or not frames[loader]["file"].endswith("_utils/fetch.py"):
         return None
     standing, rule = _judge({**thread, "frames": frames[:loader]})

@@ -65,11 +65,6 @@ def _top(relative: str) -> str:
     return head if slash else head.rpartition(".")[0] or head
 
 
-def is_user_frame(frame: Mapping[str, Any]) -> bool:
-    """Say whether a frame is Python code of the user's own."""
-    return not frame["native"] and kind_of_file(frame["file"]) == "user"
-
-
 def user_frame_index(frames: Sequence[Mapping[str, Any]]) -> int | None:
     """The innermost frame of the user's code; without one, of a framework; without one, of any Python code."""
     fallback: int | None = None
@@ -93,6 +88,11 @@ def framework_frame_index(frames: Sequence[Mapping[str, Any]]) -> int | None:
         if not frame["native"] and kind_of_file(frame["file"]) in ("user", "framework"):
             return index
     return None
+
+
+def loader_index(frames: Sequence[Mapping[str, Any]]) -> int | None:
+    """The innermost frame of torch's data loading: what is inside it is the user's data set."""
+    return next((i for i, frame in enumerate(frames) if "torch/utils/data/" in frame["file"]), None)
 
 
 def place(frame: Mapping[str, Any]) -> str:

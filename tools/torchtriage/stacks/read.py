@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from torchtriage.artefacts.clean import clean_text
-from torchtriage.artefacts.text import read_lines
+from torchtriage.artefacts.text import read_file_lines
 from torchtriage.artefacts.view import load_view
 from torchtriage.errors import UnreadableError
 from torchtriage.stacks.refusals import MAX_REFUSAL_LINES, refusal_in
@@ -28,9 +27,6 @@ from torchtriage.stacks.text_dumps import (
     mark_main,
     new_process,
 )
-
-if TYPE_CHECKING:
-    from torchtriage.artefacts.inputs import Artefact
 
 _NOTHING = "holds no stack dump in a form that is known (py-spy text or JSON, faulthandler, pystack)"
 
@@ -57,12 +53,11 @@ def read_task(path: str, compression: str | None, args: dict[str, Any]) -> dict[
 
 
 def _read_text(path: str, compression: str | None) -> tuple[list[dict[str, Any]], list[str], list[str]]:
-    artefact = cast("Artefact", SimpleNamespace(name="", path=Path(path), compression=compression))
     dumps = TextDumps()
     understood = True
     head: list[str] = []
-    losses: list[str] = []
-    for number, line in enumerate(read_lines(artefact, losses), start=1):
+    notes: list[str] = []
+    for number, line in enumerate(read_file_lines(Path(path), compression, notes), start=1):
         if number <= MAX_REFUSAL_LINES:
             head.append(line)
         understood = dumps.feed(number, line)
@@ -70,7 +65,6 @@ def _read_text(path: str, compression: str | None) -> tuple[list[dict[str, Any]]
     if not dumps.processes and (refusal := refusal_in(head)) is not None:
         process = new_process("py-spy", refusal["pid"], None) | {"refused": refusal}
         return [process], [f"holds an error instead of a stack: {refusal['meaning']}"], []
-    notes = [loss.removeprefix(": ") for loss in losses]
     choices: list[str] = []
     repeated = {key: n for key, n in dumps.n_dumps.items() if n > 1}
     for key, n in list(repeated.items())[:8]:

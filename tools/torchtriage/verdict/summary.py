@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from torchtriage.artefacts.clean import clean_text
 from torchtriage.report import SIGNALS
-from torchtriage.wording import bytes_words, rank_words
+from torchtriage.wording import bytes_words, quoted, rank_words
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -58,8 +58,7 @@ def _fact_words(name: str, value: str | float) -> str:
         return bytes_words(value) if name.endswith("_bytes") else str(value)
     if name in _OUR_WORDS or _WORD_OR_PLACE.fullmatch(value):
         return value
-    inner = clean_text(value, MAX_QUOTED_CHARS).replace('"', "'")
-    return f'"{inner}"'
+    return quoted(value, MAX_QUOTED_CHARS)
 
 
 def _fill(template: str, known: dict[str, str]) -> str | None:
