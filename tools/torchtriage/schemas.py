@@ -1,7 +1,7 @@
 """JSON Schemas of everything that torchtriage returns, reads or writes, by name.
 
 Reports get theirs from the models; the bundle manifest and the case file from the models in their rooms; the playbook
-entry's front matter from the playbook itself.
+entry's front matter and the message templates from the playbook itself.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def _models() -> dict[str, type[BaseModel]]:
 
 def schema_names() -> list[str]:
     """All names that :func:`schema` knows."""
-    return [*_models(), "playbook-entry"]
+    return [*_models(), "playbook-entry", "message-templates"]
 
 
 def schema(name: str) -> dict[str, Any]:
@@ -50,6 +50,11 @@ def schema(name: str) -> dict[str, Any]:
         from torchtriage.knowledge.validate import front_matter_schema
 
         return front_matter_schema(data_root())
+    if wanted == "message-templates":
+        from torchtriage.knowledge.locate import data_root
+        from torchtriage.knowledge.validate_templates import templates_schema
+
+        return templates_schema(data_root())
     model = _models().get(wanted)
     if model is None:
         raise BadCallError(f"no schema is called {name[:60]!r}; known: {', '.join(schema_names())}")

@@ -25,10 +25,11 @@ _NEIGHBOUR = re.compile(r"`([a-z0-9-]+)`:\s*(.*)", re.DOTALL)
 
 @dataclass(frozen=True)
 class Condition:
-    """One thing that must be observed: a signal with certain facts, or a text in a log line."""
+    """One thing that must be observed: a signal with certain facts, a text in a log line, or a known message."""
 
     signals: tuple[str, ...] = ()
     texts: tuple[str, ...] = ()
+    templates: tuple[str, ...] = ()
     regex: str | None = None
     where: dict[str, Any] = field(default_factory=dict[str, Any])
     ranks: str | None = None
@@ -68,6 +69,8 @@ class Entry:
     refines: tuple[str, ...]
     culprit_from: tuple[str, ...]
     keywords: tuple[str, ...]
+    reports: tuple[str, ...]
+    """How people describe this failure; what a pasted report is ranked against."""
     next_check: dict[str, Any]
     cause: str
     fix: tuple[str, ...]
@@ -150,6 +153,7 @@ def entry_from(compiled: dict[str, Any]) -> Entry:
             refines=tuple(compiled.get("refines", ())),
             culprit_from=tuple(compiled.get("culprit_from", ())),
             keywords=tuple(compiled.get("keywords", ())),
+            reports=tuple(compiled.get("reports", ())),
             next_check=compiled["next_check"],
             cause=compiled["cause"],
             fix=tuple(compiled["fix"]),
@@ -163,6 +167,7 @@ def _condition(raw: dict[str, Any]) -> Condition:
     return Condition(
         signals=_tuple(raw.get("signal")),
         texts=_tuple(raw.get("log")),
+        templates=_tuple(raw.get("template")),
         regex=raw.get("regex"),
         where=raw.get("where", {}),
         ranks=raw.get("ranks"),

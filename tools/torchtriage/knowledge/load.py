@@ -1,4 +1,4 @@
-"""The playbook, loaded once per process through a compiled index that is keyed by the files' content.
+"""The playbook and the message templates, loaded once per process through an index that is keyed by the files' content.
 
 Parsing 150 YAML front matters costs more than a whole triage should, so what was parsed is kept as JSON in the user's
 cache folder under a hash of all the bytes; a changed file changes the hash. Without a cache folder it is parsed anew.
@@ -11,25 +11,27 @@ import hashlib
 import json
 import os
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from torchtriage.errors import KnowledgeError
 from torchtriage.knowledge.entries import Entry, compile_entry, entry_from
 from torchtriage.knowledge.locate import data_root
+from torchtriage.knowledge.templates import Template, by_id, compile_section, templates_from
 
-INDEX_VERSION = "1"
+INDEX_VERSION = "2"
 
 
 @dataclass(frozen=True)
 class Playbook:
-    """All entries, by id, in order of branch and id."""
+    """All entries, by id, in order of branch and id, and all message templates, by id, in order of section."""
 
     entries: dict[str, Entry]
     root: Path
     key: str
     """Hash of the content: what is derived from the playbook may be kept under it."""
+    templates: dict[str, Template] = field(default_factory=dict[str, Template])
 
     def text(self, entry: Entry) -> str:
         """The whole document of an entry."""
@@ -44,7 +46,8 @@ def load_playbook(root: Path | None = None) -> Playbook:
         KnowledgeError: a file cannot be used, or two have the same id.
     """
     folder = (root or data_root()) / "playbook"
-    sources = [(str(p.relative_to(folder)), p.read_bytes()) for p in sorted(folder.glob("*/*.md"))]
+    files = [*sorted(folder.glob("*/*.md")), *sorted(folder.glob("templates/*.yaml"))]
+    sources = [(str(p.relative_to(folder)), p.read_bytes()) for p in files]
     digest = hashlib.blake2b(INDEX_VERSION.encode(), digest_size=16)
     for name, content in sources:
         digest.update(f"{name}\0{len(content)}\0".encode())
@@ -52,15 +55,28 @@ def load_playbook(root: Path | None = None) -> Playbook:
     key = digest.hexdigest()
     found = _kept(key, [name for name, _ in sources])
     if found is None:
-        compiled = [compile_entry(content.decode("utf-8"), name) for name, content in sources]
-        found = [entry_from(raw) for raw in compiled]
+        compiled = _compiled(sources)
+        found = _built(compiled)
         _keep(key, compiled)
     entries: dict[str, Entry] = {}
-    for entry in found:
+    for entry in found[0]:
         if entry.id in entries:
             raise KnowledgeError(f"{entry.path}: the id {entry.id} is taken by {entries[entry.id].path}")
         entries[entry.id] = entry
-    return Playbook(entries=entries, root=folder, key=key)
+    return Playbook(entries=entries, templates=by_id(found[1]), root=folder, key=key)
+
+
+def _compiled(sources: list[tuple[str, bytes]]) -> dict[str, list[dict[str, Any]]]:
+    texts = [(name, content.decode("utf-8")) for name, content in sources]
+    return {
+        "entries": [compile_entry(text, name) for name, text in texts if name.endswith(".md")],
+        "templates": [compile_section(text, name) for name, text in texts if name.endswith(".yaml")],
+    }
+
+
+def _built(compiled: dict[str, list[dict[str, Any]]]) -> tuple[list[Entry], list[Template]]:
+    entries = [entry_from(raw) for raw in compiled["entries"]]
+    return entries, [template for raw in compiled["templates"] for template in templates_from(raw)]
 
 
 def cache_folder() -> Path:
@@ -69,17 +85,18 @@ def cache_folder() -> Path:
     return (Path(base) if base else Path.home() / ".cache") / "torchtriage"
 
 
-def _kept(key: str, names: list[str]) -> list[Entry] | None:
+def _kept(key: str, names: list[str]) -> tuple[list[Entry], list[Template]] | None:
     """The index as it was kept; None when there is none, or when it is not what this version wrote for these files."""
     try:
         kept = json.loads((cache_folder() / f"playbook-{key}.json").read_bytes())
-        found = [entry_from(raw) for raw in kept]
+        found = _built(kept)
+        known = [raw["path"] for part in ("entries", "templates") for raw in kept[part]]
     except (OSError, ValueError, RuntimeError, TypeError, KeyError, AttributeError, KnowledgeError):
         return None
-    return found if [e.path for e in found] == names else None
+    return found if known == names else None
 
 
-def _keep(key: str, compiled: list[dict[str, Any]]) -> None:
+def _keep(key: str, compiled: dict[str, list[dict[str, Any]]]) -> None:
     """Write the index beside its final place and move it there, so that no reader ever sees half of it."""
     try:
         folder = cache_folder()

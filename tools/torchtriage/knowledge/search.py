@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import re
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from torchtriage.knowledge.entries import split_document
 from torchtriage.knowledge.load import cache_folder
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from torchtriage.knowledge.load import Playbook
 
 # Robertson & Zaragoza 2009: the usual k1 and b; a title or an id weighs like three mentions in the text.
@@ -24,7 +27,9 @@ _STOP_TEXT = (
     "their they them he she we you your our my me i "
 )
 _STOP = frozenset(_STOP_TEXT.split())
-MAX_QUERY_WORDS = 400
+MAX_QUERY_TERMS = 800
+INDEX_VERSION = "3"
+_REPORT_WEIGHT = 0.7
 
 
 def words(text: str) -> list[str]:
@@ -39,6 +44,12 @@ def words(text: str) -> list[str]:
     return found
 
 
+def terms(text: str) -> list[str]:
+    """The words of a text and its pairs of neighbouring words."""
+    found = words(text)
+    return [*found, *(f"{a} {b}" for a, b in itertools.pairwise(found))]
+
+
 def _stem(word: str) -> str:
     """Fold the commonest English endings, enough that "hangs" meets "hang" and "skipped" meets "skip"."""
     for ending in ("ing", "ed", "es", "s"):
@@ -48,44 +59,80 @@ def _stem(word: str) -> str:
 
 
 def search(playbook: Playbook, query: str, limit: int = 5) -> list[tuple[str, float]]:
-    """Ids of the entries that fit ``query`` best, with BM25 scores, best first."""
+    """Ids of the entries that fit ``query`` best, with scores, best first.
+
+    The score is BM25 of the query against the entry, plus BM25 against the entry's report (how a person might tell of
+    this failure) that is nearest to it.
+    """
     index = _search_index(playbook)
-    wanted = list(dict.fromkeys(words(query)))[:MAX_QUERY_WORDS]
-    n_entries = len(index)
-    if not n_entries:
-        return []
-    mean_length = sum(sum(c.values()) for c in index.values()) / n_entries
-    containing = Counter(term for counts in index.values() for term in counts)
-    scores: dict[str, float] = {}
-    for entry_id, counts in index.items():
-        length = sum(counts.values())
-        score = 0.0
-        for term in wanted:
-            count = counts.get(term, 0)
-            if count:
-                idf = math.log(1 + (n_entries - containing[term] + 0.5) / (containing[term] + 0.5))
-                score += idf * count * (_K1 + 1) / (count + _K1 * (1 - _B + _B * length / mean_length))
-        if score > 0:
-            scores[entry_id] = score
+    wanted = list(dict.fromkeys(terms(query)))[:MAX_QUERY_TERMS]
+    scores = _bm25(index["entries"], wanted)
+    nearest: dict[str, float] = {}
+    for name, score in _bm25(index["reports"], wanted).items():
+        entry_id = name.partition("#")[0]
+        nearest[entry_id] = max(nearest.get(entry_id, 0.0), score)
+    for entry_id, score in nearest.items():
+        scores[entry_id] = scores.get(entry_id, 0.0) + _REPORT_WEIGHT * score
     return sorted(scores.items(), key=lambda item: (-item[1], item[0]))[:limit]
 
 
-def _search_index(playbook: Playbook) -> dict[str, dict[str, int]]:
-    """Term counts per entry, kept beside the compiled index."""
-    path = cache_folder() / f"search-{playbook.key}.json"
+def rank_texts(texts: dict[str, str], query: str) -> list[str]:
+    """Names of texts, nearest to the query first; plain BM25, without those that share no word with it."""
+    counts = {name: Counter(words(text)) for name, text in texts.items()}
+    scores = _bm25(_inverted(counts), list(dict.fromkeys(words(query))))
+    return sorted(scores, key=lambda name: (-scores[name], name))
+
+
+class _Index(TypedDict):
+    """Term counts of some texts, by term."""
+
+    lengths: dict[str, int]
+    holding: dict[str, dict[str, int]]
+
+
+def _inverted(texts: Mapping[str, Mapping[str, int]]) -> _Index:
+    holding: dict[str, dict[str, int]] = {}
+    for name, counts in texts.items():
+        for term, count in counts.items():
+            holding.setdefault(term, {})[name] = count
+    return {"lengths": {name: sum(counts.values()) for name, counts in texts.items()}, "holding": holding}
+
+
+def _bm25(index: _Index, wanted: Sequence[str]) -> dict[str, float]:
+    lengths = index["lengths"]
+    mean_length = sum(lengths.values()) / max(1, len(lengths)) or 1.0
+    scores: dict[str, float] = {}
+    for term in wanted:
+        holding = index["holding"].get(term)
+        if holding is None:
+            continue
+        idf = math.log(1 + (len(lengths) - len(holding) + 0.5) / (len(holding) + 0.5))
+        for name, count in holding.items():
+            norm = _K1 * (1 - _B + _B * lengths[name] / mean_length)
+            scores[name] = scores.get(name, 0.0) + idf * count * (_K1 + 1) / (count + norm)
+    return scores
+
+
+def _search_index(playbook: Playbook) -> dict[str, _Index]:
+    """Index of entries, and of their reports, kept beside the compiled playbook."""
+    path = cache_folder() / f"search-{INDEX_VERSION}-{playbook.key}.json"
     try:
         kept: Any = json.loads(path.read_bytes())
-        if isinstance(kept, dict):
-            return kept  # pyright: ignore[reportUnknownVariableType]
-    except (OSError, ValueError, RuntimeError):
+        if all(set(kept[part]) == {"lengths", "holding"} for part in ("entries", "reports")):
+            return kept
+    except (OSError, ValueError, RuntimeError, TypeError, KeyError):
         pass
-    index: dict[str, dict[str, int]] = {}
+    entries: dict[str, Counter[str]] = {}
+    reports: dict[str, Counter[str]] = {}
     for entry in playbook.entries.values():
         _, sections = split_document(playbook.text(entry), entry.path)
-        weighty = f"{entry.id} {entry.title} {' '.join(entry.keywords)} " * _TITLE_WEIGHT
         logged = " ".join(t for c in entry.conditions() for t in c.texts)
         rest = " ".join(sections[h] for h in ("What you see", "Why it happens", "Prove it", "Known from"))
-        index[entry.id] = dict(Counter(words(f"{weighty} {logged} {rest}")))
+        counts = entries[entry.id] = Counter(terms(f"{logged} {rest} {' '.join(entry.reports)}"))
+        for term, count in Counter(terms(f"{entry.id} {entry.title} {' '.join(entry.keywords)} ")).items():
+            counts[term] += _TITLE_WEIGHT * count
+        reports.update((f"{entry.id}#{n}", Counter(terms(report))) for n, report in enumerate(entry.reports))
+    index = {"entries": _inverted(entries), "reports": _inverted(reports)}
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         path.write_text(json.dumps(index, separators=(",", ":")), encoding="utf-8")

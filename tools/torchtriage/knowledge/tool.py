@@ -1,20 +1,30 @@
-"""The tool ``playbook``: one entry whole, or the entries that fit some words."""
+"""The tool ``playbook``: one entry whole, what a known message means, or the entries that fit some words."""
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 from torchtriage.artefacts.clean import clean_text
 from torchtriage.knowledge.load import load_playbook
 from torchtriage.knowledge.search import search
+from torchtriage.knowledge.templates import ROLES, template_of_pattern
 from torchtriage.report import NextCheck, PlaybookHit, PlaybookReport
 
+if TYPE_CHECKING:
+    from torchtriage.knowledge.load import Playbook
+    from torchtriage.knowledge.templates import Template
+
 MAX_HITS = 8
+MAX_MESSAGES = 3
+MAX_QUERY_CHARS = 16 << 10
 
 
 def playbook(query: str | None = None) -> PlaybookReport:
     """Look up the playbook.
 
     Args:
-        query: a failure-mode id (the whole entry comes back), words (the best entries), or nothing (all entries).
+        query: a failure-mode id (the whole entry comes back), a line of a log or the id of a message (what it means),
+            words (the best entries), or nothing (all entries).
     """
     book = load_playbook()
     asked = (query or "").strip()
@@ -36,11 +46,21 @@ def playbook(query: str | None = None) -> PlaybookReport:
         ]
         hits.sort(key=lambda h: (h.branch, h.failure_mode))
         return PlaybookReport(tool="playbook", status="found", summary=f"{len(hits)} failure modes", hits=hits)
-    found = search(book, asked, MAX_HITS)
+    messages = _messages(book, asked[:MAX_QUERY_CHARS])
+    naming = [i for message in messages for i in _naming(book, message)]
+    found = dict.fromkeys(naming, 1.0) | {i: s for i, s in search(book, asked, MAX_HITS) if i not in naming}
     hits = [
         PlaybookHit(failure_mode=i, title=book.entries[i].title, branch=book.entries[i].branch, score=round(s, 3))
-        for i, s in found
+        for i, s in list(found.items())[:MAX_HITS]
     ]
+    if messages:
+        return PlaybookReport(
+            tool="playbook",
+            status="found",
+            summary=f"{messages[0].id}: {messages[0].means}",
+            text="\n\n".join(_explained(book, message) for message in messages) + "\n",
+            hits=hits,
+        )
     if not hits:
         return PlaybookReport(
             tool="playbook",
@@ -59,6 +79,41 @@ def playbook(query: str | None = None) -> PlaybookReport:
     )
 
 
+def _messages(book: Playbook, asked: str) -> list[Template]:
+    """The message of that id, or those that the text is; those that tell most about a cause first."""
+    known = {name.lower(): template for name, template in book.templates.items()}
+    if asked.lower() in known:
+        return [known[asked.lower()]]
+    from torchtriage.logs.read import PatternSet, scan, text_source
+
+    patterns = PatternSet([p for template in known.values() for p in template.patterns()])
+    ids = dict.fromkeys(template_of_pattern(hit.pattern_id) for hit in scan([text_source(asked)], patterns).hits)
+    found = [book.templates[i] for i in ids if i is not None]
+    return sorted(found, key=lambda template: ROLES.index(template.role))[:MAX_MESSAGES]
+
+
+def _naming(book: Playbook, message: Template) -> list[str]:
+    """Entries whose conditions name the message, or a text of it."""
+    return [
+        entry.id
+        for entry in book.entries.values()
+        if any(
+            message.id in condition.templates
+            or any(said in text or text in said for said in message.texts for text in condition.texts)
+            for condition in entry.conditions()
+        )
+    ]
+
+
+def _explained(book: Playbook, message: Template) -> str:
+    lines = [f"{message.id} ({message.role}; {message.versions}): {message.means}"]
+    if message.caveat:
+        lines.append(f"  But: {message.caveat}")
+    if entries := _naming(book, message):
+        lines.append(f"  Named by: {', '.join(entries)}")
+    return "\n".join(lines)
+
+
 def _body(text: str) -> str:
     """An entry without its front matter, which is for machines."""
     return text.split("\n---\n", 1)[-1].strip() + "\n"
@@ -66,9 +121,11 @@ def _body(text: str) -> str:
 
 def render(report: PlaybookReport) -> str:
     """The report as text for a person or an agent."""
-    if report.text:
+    if report.failure_mode:
         return report.text
-    lines = [report.summary]
+    lines = [report.text or report.summary]
+    if report.text and report.hits:
+        lines.append("Entries that fit:")
     branch = None
     for hit in report.hits:
         if not any(h.score for h in report.hits) and hit.branch != branch:

@@ -6,12 +6,13 @@ For tests and for authors; nothing here runs when a job is triaged.
 from __future__ import annotations
 
 import json
-import re
 from typing import TYPE_CHECKING, Any
 
 import jsonschema
 
 from torchtriage.knowledge.entries import HEADINGS, compile_entry, entry_from, split_document
+from torchtriage.knowledge.regex_cost import regex_problems
+from torchtriage.knowledge.validate_templates import reference_problems, template_problems
 from torchtriage.report import SIGNALS
 
 if TYPE_CHECKING:
@@ -24,8 +25,8 @@ def front_matter_schema(root: Path) -> dict[str, Any]:
 
 
 def problems(root: Path) -> list[str]:
-    """Everything that is wrong with the playbook under ``root``; empty when nothing is."""
-    found: list[str] = []
+    """Everything that is wrong with the playbook and the message templates under ``root``; empty when nothing is."""
+    found, templates = template_problems(root)
     folder = root / "playbook"
     validator = jsonschema.Draft202012Validator(front_matter_schema(root))
     texts = {str(p.relative_to(folder)): p.read_text(encoding="utf-8") for p in sorted(folder.glob("*/*.md"))}
@@ -49,10 +50,11 @@ def problems(root: Path) -> list[str]:
         unknown |= {n for n in entry.culprit_from if n not in SIGNALS}
         found += [f"{path}: {name} is not a registered signal" for name in sorted(unknown)]
         found += [f"{path}: refines {other}, which has no entry" for other in entry.refines if other not in ids]
-        for condition in entry.conditions():
-            if condition.regex is not None:
-                try:
-                    re.compile(condition.regex)
-                except re.error as error:
-                    found.append(f"{path}: regex {condition.regex!r}: {error}")
+        found += [f"{path}: {problem}" for problem in reference_problems(entry, templates)]
+        found += [
+            f"{path}: {problem}"
+            for c in entry.conditions()
+            if c.regex is not None
+            for problem in regex_problems(c.regex, c.texts)
+        ]
     return found
