@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 
 from torchtriage.artefacts.clean import clean_text
 from torchtriage.logs.analyze import LogFindings, analyze
+from torchtriage.logs.literals import DIGITS
+from torchtriage.logs.prefixes import parse_prefix
 from torchtriage.logs.read import LogPattern, LogSource, PatternSet, scan, text_source
 
 DATA = Path(__file__).parent.parent / "data" / "logs"
@@ -61,6 +63,18 @@ PIECES = st.sampled_from(
         "٣",
         "²",
         "10/100 [",
+        "terminate called after throwing an instance of 'std::runtime_error'",
+        "  what():  x",
+        "Fatal Python error: Segmentation fault",
+        "Current thread 0x00007f (most recent call first):",
+        "frame #0: f() + 0x1 (0x7f in /a/b.so)",
+        "Original Traceback (most recent call last):",
+        "RayTaskError(ValueError): ray::f() (pid=1, ip=1.1.1.1)",
+        "  traceback : Traceback (most recent call last):",
+        "[default1]:",
+        "pod/a-1 ",
+        "Reason: Error",
+        "Exit Code: 139",
     ]
 )
 
@@ -85,6 +99,41 @@ def test_any_bytes_are_read(data):
 @given(st.lists(PIECES, max_size=60).map("".join))
 def test_any_mixture_of_log_pieces_is_read(text):
     read(text)
+
+
+LAUNCHERS = st.sampled_from(
+    ["", "[default3]:", "[1,3]<stdout>:", "(Worker pid=12) ", "pod/train-3 ", "[pod/train-3/c] ", "trainer-3  | ",
+     "(raylet) ", "2026-11-30T06:20:26.5Z stdout F "]
+)  # fmt: skip
+TIMES = st.sampled_from(
+    ["", "2026-11-30 06:20:26,123 ", "[2026-11-30 06:20:26] ", "2026-11-30T06:20:26+01:00 ", "Nov 30 06:20:26 n1 ",
+     "I1130 06:20:26.5 12 a.py:1] ", "[Mon Nov 30 06:20:26 2026] ", "1796019626.25 ", "06:20:26 ", "[12.345678] ",
+     "11-30 06:20:26 "]
+)  # fmt: skip
+LEVELS = st.sampled_from(["", "INFO ", "[INFO] ", "- WARNING - ", "| ERROR    | a.b:c:12 - ", "[trainer.py:12] "])
+RANKS = st.sampled_from(["[rank3]: ", "[Rank 3] ", "[rank: 3] ", "(rank 3) ", "rank 3: ", "[rank3/8] ", "[n1 rank3] "])
+
+
+@QUICK
+@given(LAUNCHERS, TIMES, LEVELS, RANKS)
+def test_whatever_stands_before_a_message_its_rank_is_read_and_its_text_kept(launcher, when, level, rank):
+    line = launcher + when + level + rank + "out of memory. allocate 7x"
+    timeline = scan([text_source(line)], PATTERNS)
+    (hits,) = [hits for hits in timeline.hits if hits.pattern_id == "oom"]
+    assert hits.lines[0].rank == 3
+    assert hits.facts == {"size": "7x"}
+    template = line.translate(DIGITS)
+    found = parse_prefix(template, 0, len(template), labelled="")
+    assert line[found.body :] == "out of memory. allocate 7x"
+
+
+@QUICK
+@given(LAUNCHERS, TIMES, LEVELS, st.text(max_size=40), st.sampled_from(["", "srun", "hydra", "pdsh", "stern"]))
+def test_a_prefix_never_takes_more_than_the_line_has(launcher, when, level, text, labelled):
+    template = (launcher + when + level + text).translate(DIGITS)
+    found = parse_prefix(template, 0, len(template), labelled=labelled)
+    assert 0 <= found.body <= len(template)
+    assert found.owner is None or found.owner[1] <= len(template)
 
 
 @QUICK
@@ -127,6 +176,15 @@ def test_damaged_recordings_are_read_and_quoted_faithfully(data):
         "Traceback ",
         "[a] ",
         "2026-11-30 00:00:00 ",
+        "[a rank 1] ",
+        "[a,",
+        "(a pid=1 ",
+        "ray::",
+        "frame #1: ",
+        '{"rank": 1, ',
+        '{"a": "Traceback (most recent call last):\\n  File \\"a\\", line 1, in f\\n',
+        "INFO ",
+        "a:b:1 - ",
         ": ",
         "|",
     ],

@@ -7,6 +7,7 @@ import math
 import pytest
 
 from torchtriage.logs.analyze import LogFindings, analyze
+from torchtriage.logs.curves import curves_of
 from torchtriage.logs.read import LogSource, PatternSet, scan, text_source
 
 NO_PATTERNS = PatternSet([])
@@ -46,6 +47,115 @@ def test_progress_lines_are_read(form, step, values):
     assert row.step == step
     got = {name: str(value) if math.isnan(value) else value for name, value in row.values.items()}
     assert {name: got.get(name) for name in values} == values
+
+
+@pytest.mark.parametrize(
+    ("form", "step", "standard"),
+    [
+        (
+            "{'loss': 7.1, 'grad_norm': 0.3, 'learning_rate': 5e-05, 'epoch': 0.01}",
+            None,
+            {"loss": 7.1, "grad_norm": 0.3, "learning_rate": 5e-05},
+        ),
+        ("{'loss': '7.1', 'learning_rate': '5e-05', 'epoch': '0.01'}", None, {"loss": 7.1, "learning_rate": 5e-05}),
+        (" 10%|#  | 10/100 [00:12<01:40, 1.1s/it, loss=7.1]", 10, {"loss": 7.1, "step_time_s": 1.1}),
+        (" 10%|#  | 10/100 [00:12<01:40, 1.25it/s, loss=7.1]", 10, {"loss": 7.1, "step_time_s": 0.8}),
+        (
+            " iteration 10/ 100 | consumed samples: 80 | elapsed time per iteration (ms): 812.3 | "
+            "throughput per GPU (TFLOP/s/GPU): 123.4 | learning rate: 1.0E-04 | global batch size: 8 | "
+            "lm loss: 7.1E+00 | loss scale: 65536.0 | grad norm: 0.3 | number of skipped iterations: 2 |",
+            10,
+            {
+                "step_time_s": 0.8123, "tflops": 123.4, "learning_rate": 1e-4, "work_size": 8, "loss": 7.1,
+                "loss_scale": 65536, "grad_norm": 0.3, "skipped_steps": 2,
+            },
+        ),
+        (
+            "\x1b[31mstep: 10  \x1b[32mloss:  7.1234  \x1b[38;2;180;60;0mgrad_norm: 0.3  "
+            "\x1b[33mmemory: 40.00GiB(50.70%)  \x1b[34mtps: 5,123  \x1b[36mtflops: 120.3\x1b[39m",
+            10,
+            {"loss": 7.1234, "grad_norm": 0.3, "memory_bytes": 40 * 2**30, "tokens_per_s": 5123, "tflops": 120.3},
+        ),
+        (
+            "[2026-11-30 11:01:08,203] [INFO] [logging.py:96:log_dist] [Rank 0] step=10, skipped=1, lr=[0.0001], "
+            "mom=[[0.9, 0.95]]",
+            10,
+            {"skipped_steps": 1, "learning_rate": 1e-4},
+        ),
+        (
+            "[2026-11-30 11:01:08,203] [INFO] [timer.py:215:stop] epoch=0/micro_step=10/global_step=10, "
+            "RunningAvgSamplesPerSec=9.5, CurrSamplesPerSec=12.6, MemAllocated=3.2GB",
+            10,
+            {"samples_per_s": 12.6, "memory_bytes": 3.2e9},
+        ),
+        (
+            "Epoch 0:  10%|#   | 10/100 [00:12<01:40,  1.10s/it, v_num=0, train_loss=7.1]",
+            10,
+            {"loss": 7.1, "step_time_s": 1.1},
+        ),
+        (
+            "Training epoch 0, iteration 10/99 | lr: 1e-4 | global_batch_size: 8 | global_step: 10 | "
+            "reduced_train_loss: 10.1 | train_step_timing in s: 0.51 | consumed_samples: 88",
+            10,
+            {"learning_rate": 1e-4, "work_size": 8, "loss": 10.1, "step_time_s": 0.51},
+        ),
+        (
+            "step:1 - actor/grad_norm:0.3 - perf/throughput:1234.5 - perf/max_memory_allocated_gb:40.2 - "
+            "timing_s/step:33.1 - timing_s/gen:12.0 - critic/rewards/mean:0.3 - response_length/mean:512.0",
+            1,
+            {
+                "grad_norm": 0.3, "tokens_per_s": 1234.5, "memory_bytes": 40.2e9, "step_time_s": 33.1, "reward": 0.3,
+                "work_size": 512,
+            },
+        ),
+        ("step:1 - actor/pg_loss:np.float64(0.1)", 1, {"reward": 0.1}),
+        (
+            "Train epoch [1/1]:  10%|# | 10/100 [00:12<01:40, 1.1s/it, policy_loss=0.1, kl=0.01, act_lr=1e-6]",
+            10,
+            {"reward": 0.01, "learning_rate": 1e-6, "step_time_s": 1.1},
+        ),
+        (
+            "step 3 loss 7.06 norm 0.39 time 812ms mem 12.5 GiB",
+            3,
+            {"loss": 7.06, "grad_norm": 0.39, "step_time_s": 0.812, "memory_bytes": 12.5 * 2**30},
+        ),
+        (
+            "step 10: loss=2.1, dt=812.31ms, tok/sec=12,345",
+            10,
+            {"loss": 2.1, "step_time_s": 0.81231, "tokens_per_s": 12345},
+        ),
+        ("step 0 583.6 ms", 0, {"step_time_s": 0.5836}),
+        ("step 3/100 took 1.2s", 3, {"step_time_s": 1.2}),
+        (
+            '{"step": 4, "train/loss": 1.25, "step_time_ms": 812.3, "memory_allocated": 43123456789}',
+            4,
+            {"loss": 1.25, "step_time_s": 0.8123, "memory_bytes": 43123456789},
+        ),
+        (
+            "step=9/40 loss=8.4 tok/s=108724 prep_ms=200 fwd_ms=9 bwd_ms=31",
+            9,
+            {"loss": 8.4, "tokens_per_s": 108724, "data_time_s": 0.2, "forward_time_s": 0.009, "wait_time_s": 0.031},
+        ),
+        ("Epoch: [0][  10/1000]\tTime  0.512 ( 0.600)\tLoss 6.9 (6.95)", 10, {"step_time_s": 0.512, "loss": 6.9}),
+        ("step\t10\tloss\t7.1", 10, {"loss": 7.1}),
+        ("step=10 loss=2.0 reserved=20480MiB", 10, {"loss": 2.0, "memory_bytes": 20480 * 2**20}),
+        ("step=10 loss=2.0 mem_util=50% memory=40%", 10, {"loss": 2.0}),
+        ("step=10 loss=2.0 eval_loss=3.0 val/loss=4.0", 10, {"loss": 2.0}),
+        ("step=10 loss=2.0 total_time=9000s eta=12s", 10, {"loss": 2.0}),
+    ],
+)  # fmt: skip
+def test_printed_numbers_get_standard_names_and_units(form, step, standard):
+    (own,) = scan([text_source(form)], NO_PATTERNS).metrics.owners.values()
+    curves = curves_of(own)
+    assert [row.step for row in own.rows] == [step]
+    got = {curve.standard: curve.points[-1].value for curve in curves.by_metric.values()}
+    assert got == pytest.approx(standard)
+
+
+def test_numbers_of_an_evaluation_are_not_those_of_training():
+    text = "Evaluating:  10%|#  | 10/100 [00:12<01:40, 1.1s/it, loss=7.1]\nvalidation step 3 loss 2.0"
+    for own in scan([text_source(text)], NO_PATTERNS).metrics.owners.values():
+        assert curves_of(own).by_metric == {}
 
 
 @pytest.mark.parametrize(

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from torchtriage.logs.analyze import analyze
 from torchtriage.logs.exceptions import memory_facts
@@ -188,3 +191,123 @@ def test_the_traceback_that_spawn_passes_on_belongs_to_the_process_that_it_names
     text = "torch.multiprocessing.spawn.ProcessRaisedException: \n\n-- Process 2 terminated with the following error:\n"
     ranks = [s.scope.ranks for s in exceptions(text + traceback("ValueError: a")) if s.facts["type"] == "ValueError"]
     assert ranks == [[2]]
+
+
+def test_the_traceback_of_a_loader_worker_is_read_to_its_own_frame():
+    text = traceback("ValueError: Caught ValueError in DataLoader worker process 0.", "[rank2]: ")
+    text += "\n[rank2]: Original Traceback (most recent call last):\n"
+    text += '[rank2]:   File "/workspace/data.py", line 9, in load\n[rank2]:     read()\n'
+    text += "[rank2]: ValueError: bad sample\n"
+    (found,) = exceptions(text)
+    assert (found.scope.ranks, found.facts["message"]) == ([2], "bad sample")
+    assert found.facts["where"] == "load (/workspace/data.py:9)"
+    assert [e.where for e in found.evidence] == ["4", "8", "6"]
+
+
+def test_what_a_ray_driver_prints_of_a_task_is_the_tasks():
+    text = traceback("ray.exceptions.RayTaskError(ValueError): ray::Worker.run() (pid=957, ip=10.0.0.2, repr=<w>)")
+    text += """
+  File "/workspace/worker.py", line 3, in run
+    read()
+FileNotFoundError: shard 3
+
+During handling of the above exception, another exception occurred:
+
+ray::Worker.run() (pid=957, ip=10.0.0.2)
+  File "/workspace/worker.py", line 5, in run
+    fail()
+ValueError: no shard
+n:957:957 [1] NCCL INFO ncclCommInitRank comm 0x1 rank 5 nranks 8 cudaDev 1 busId 70 - Init COMPLETE
+"""
+    (found,) = exceptions(text)
+    assert found.scope.ranks == [5]
+    assert (found.facts["first_cause_type"], found.facts["first_cause_message"]) == ("FileNotFoundError", "shard 3")
+    assert found.facts["where"] == "run (/workspace/worker.py:3)"
+
+
+@pytest.mark.parametrize(
+    "pool", ["concurrent.futures.process._RemoteTraceback", "multiprocessing.pool.RemoteTraceback"]
+)
+def test_the_traceback_that_a_process_pool_passes_on_is_the_first_cause(pool):
+    text = f'{pool}: \n"""\n' + traceback("KeyError: 'text'", file="/workspace/tokenize.py") + '\n"""\n\n'
+    text += "The above exception was the direct cause of the following exception:\n\n" + traceback("KeyError: 'text'")
+    (found,) = exceptions(text)
+    assert (found.facts["where"], found.facts["first_cause_message"]) == ("step (/workspace/tokenize.py:7)", "'text'")
+
+
+def test_the_traceback_in_the_failure_table_belongs_to_the_rank_of_its_entry():
+    text = """Failures:
+[1]:
+  time      : 2026-11-30_06:20:26
+  rank      : 3 (local_rank: 3)
+  exitcode  : 1 (pid: 99)
+  error_file: /tmp/a/error.json
+  traceback : Traceback (most recent call last):
+    File "/workspace/train.py", line 3, in main
+      run()
+  ValueError: a
+
+------------------------------------------------------------
+"""
+    (found,) = exceptions(text)
+    assert (found.scope.ranks, found.facts["message"]) == ([3], "a")
+    assert found.facts["where"] == "main (/workspace/train.py:3)"
+
+
+@pytest.mark.parametrize(
+    ("prefix", "ranks"),
+    [
+        ("2026-11-30 06:20:26,123 ERROR [rank3] ", [3]),
+        ("2026-11-30 06:20:26,123 - trainer - ERROR - ", []),
+        ("ERROR:trainer:", []),
+        ("2026-11-30 06:20:26.123 | ERROR    | trainer:run:12 - ", []),
+    ],
+)
+def test_a_logger_that_marks_only_the_first_line_hides_no_traceback(prefix, ranks):
+    (found,) = exceptions(prefix + traceback("ValueError: a"))
+    assert (found.scope.ranks, found.facts["where"]) == (ranks, "step (/workspace/train.py:7)")
+
+
+def test_tracebacks_inside_json_lines_are_read():
+    def line(rank: int, message: str) -> str:
+        said = {"level": "error", "message": "step failed", "exc_info": traceback(message), "rank": rank}
+        return json.dumps({"time": "2026-11-30T06:20:26Z"} | said)
+
+    text = "\n".join(
+        [line(0, "ValueError: a"), line(1, "KeyError: 'b'"), '{"level": "info", "rank": 1, "message": "x"}']
+    )
+    found = [(s.scope.ranks, s.facts["message"], s.facts["where"], s.evidence[0].where) for s in exceptions(text)]
+    place = "step (/workspace/train.py:7)"
+    assert found == [([0], "a", place, "1"), ([1], "'b'", place, "2")]
+
+
+@pytest.mark.parametrize(
+    "last",
+    [
+        "lightning.pytorch.utilities.exceptions.SIGTERMException",
+        "concurrent.futures.process.BrokenProcessPool: A process in the process pool was terminated abruptly",
+        "RuntimeError: Pin memory thread exited unexpectedly",
+    ],
+)
+def test_what_an_order_to_end_leaves_behind_is_a_cascade(last):
+    (found,) = exceptions(traceback(last, "[rank0]: "))
+    assert (found.facts["cascade"], found.facts["first"]) == (True, False)
+
+
+@given(st.lists(st.integers(0, 2), min_size=1, max_size=40))
+@settings(max_examples=60, deadline=None)
+def test_however_ranks_interleave_their_tracebacks_are_the_same(turns):
+    own = [
+        [
+            *traceback(f"KeyError: 'k{rank}'", f"[rank{rank}]: ").split("\n"),
+            f"[rank{rank}]: ",
+            f"[rank{rank}]: The above exception was the direct cause of the following exception:",
+            f"[rank{rank}]: ",
+            *traceback(f"ValueError: v{rank}", f"[rank{rank}]: ").split("\n"),
+        ]
+        for rank in range(3)
+    ]
+    lines = [own[rank].pop(0) for rank in [*turns, *[0, 1, 2] * 12] if own[rank]]
+    signals = exceptions("\n".join(lines))
+    found = sorted((s.scope.ranks, s.facts["first_cause_message"], s.facts["message"]) for s in signals)
+    assert found == [([rank], f"'k{rank}'", f"v{rank}") for rank in range(3)]

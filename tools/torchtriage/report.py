@@ -51,14 +51,55 @@ SIGNALS: dict[str, SignalSpec] = {
     "log.process_exit": _spec(
         "trouble", "a launcher reports a process that ended with a failure or a signal", "exit code {exitcode}"
     ),
+    "log.native_crash": _spec(
+        "trouble", "a process crashed in native code (a signal, an uncaught C++ exception, a damaged heap)", "{signal}"
+    ),
     "log.watchdog_timeout": _spec(
         "trouble",
         "a process-group watchdog reports a collective that did not finish",
         "{operation}, sequence number {seq}",
     ),
     "log.collectives_differ": _spec(
-        "trouble", "at one sequence number of one group, ranks report different operations or sizes"
+        "trouble",
+        "at one sequence number of one group, ranks report different operations or sizes",
+        "number {seq} of group {group}: {sides}",
     ),
+    "log.behind_on_enqueue": _spec(
+        "neutral",
+        "a rank never issued the collective that its peers wait in",
+        "{operation} number {seq} of group {group}; its last was {last_enqueued}; {waiting}",
+    ),
+    "log.rank_without_timeout": _spec(
+        "neutral",
+        "a rank reports no time-out where all its peers do, so it did not wait with them",
+        "{waiting} in {operation} number {seq}",
+    ),
+    "log.waits_alone": _spec(
+        "neutral", "one rank waits in a collective that none of its peers joined", "{operation} number {seq}"
+    ),
+    "log.completed_on_some": _spec(
+        "neutral",
+        "ranks finished a collective that others still wait in",
+        "{operation} number {seq}: {done} finished it, {waiting}",
+    ),
+    "log.all_joined_none_finished": _spec(
+        "neutral", "all ranks joined a collective and none finished it", "{operation} number {seq} on {n_ranks} ranks"
+    ),
+    "log.two_groups_cross": _spec(
+        "neutral",
+        "ranks wait for each other in two process groups",
+        "{operation} number {seq} of group {group}, {other_operation} number {other_seq} of group {other_group}",
+    ),
+    "log.rank_silent": _spec("neutral", "a rank prints nothing at all while its peers print"),
+    "log.desync_report": _spec("trouble", "a desync report names ranks that did not join", "number {seq}"),
+    "log.heartbeat_lost": _spec("trouble", "nothing was heard from a rank's watchdog thread: it is blocked itself"),
+    "log.store_gone": _spec("neutral", "the store of the job could not be reached any more: its process had ended"),
+    "log.gloo_timeout": _spec("trouble", "a Gloo operation did not finish in time", "{operation}, {timeout_ms} ms"),
+    "log.barrier_late": _spec("trouble", "ranks did not come to a monitored barrier in time", "{timeout_ms} ms"),
+    "log.init_wait": _spec(
+        "trouble", "ranks waited in vain for others when the job or a group was set up", "{joined} of {expected} came"
+    ),
+    "log.store_timeout": _spec("neutral", "a wait for a key of the job's store expired"),
     "log.cuda_out_of_memory": _spec(
         "trouble", "the CUDA allocator could not serve a request, and the rank ended", "{requested_bytes} asked for"
     ),
@@ -68,6 +109,35 @@ SIGNALS: dict[str, SignalSpec] = {
         "trouble",
         "a number that is the same on all ranks and steps differs at one rank and step",
         "{metric} {value} against {usual} at step {step}",
+    ),
+    "log.metric_spike": _spec(
+        "neutral", "a loss or gradient norm jumped and came back", "{metric} {value} against {usual} at step {step}"
+    ),
+    "log.loss_exactly_zero": _spec(
+        "trouble", "a loss is exactly zero for several steps, to the end of the log", "{metric} from step {step} on"
+    ),
+    "log.loss_scale_collapsed": _spec(
+        "trouble", "the fp16 loss scale was lowered step by step to its minimum", "{from} to {to} by step {step}"
+    ),
+    "log.step_time_jump": _spec(
+        "trouble", "steps take longer from one step on, for good", "{from_s} s to {to_s} s at step {step}"
+    ),
+    "log.step_time_drift": _spec(
+        "trouble", "steps take longer and longer over the whole run", "{from_s} s to {to_s} s by step {step}"
+    ),
+    "log.periodic_stall": _spec(
+        "neutral", "every so many steps, one is several times slower", "every {every_steps} steps, {factor} times"
+    ),
+    "log.throughput_drop": _spec(
+        "trouble", "throughput fell and stayed low, or fell bit by bit", "{metric} {from} to {to} at step {step}"
+    ),
+    "log.slow_rank": _spec(
+        "trouble",
+        "a rank's own part of the step is longer than its peers', nearly always",
+        "{metric}: {own_s} s against {peers_s} s, of steps of {step_s} s",
+    ),
+    "log.memory_growth": _spec(
+        "trouble", "memory grew step after step over most of the run", "{metric}: {bytes_per_step} bytes per step"
     ),
     "log.left_loop_early": _spec(
         "neutral", "a rank did fewer steps than its peers and then went on to what follows the loop"
@@ -81,6 +151,7 @@ SIGNALS: dict[str, SignalSpec] = {
     "log.finished": _spec("good", "all ranks printed that they finished"),
     "log.finished_on_some": _spec("neutral", "some ranks printed that they finished, and others did not"),
     "log.pattern": _spec("neutral", "a line matches a text that a playbook entry names"),
+    "log.template": _spec("neutral", "a line is a message whose meaning is known"),
     # stacks: the state of a rank's main thread, for the ranks of which it is true
     **{
         f"stacks.{state}": _spec("neutral", f"ranks whose main thread is {words}")
@@ -218,6 +289,17 @@ class RuledOut(Model):
     because: str
 
 
+class Recognised(Model):
+    """A known message in the logs: what it means, whoever printed it, and the first line that is one."""
+
+    template: str
+    means: str
+    role: Literal["cause", "symptom", "cascade", "boilerplate", "info", "ambiguous"]
+    count: int
+    ranks: list[int] = []
+    evidence: Evidence
+
+
 class Verdict(Report):
     """The answer: what failed, on which rank, why, the evidence, what it was not, and the fix."""
 
@@ -231,6 +313,7 @@ class Verdict(Report):
     evidence: list[Evidence] = []
     candidates: Annotated[list[Candidate], Field(max_length=5)] = []
     ruled_out: list[RuledOut] = []
+    recognised: Annotated[list[Recognised], Field(max_length=8, description="what lines of the logs mean")] = []
 
 
 class RankStack(Model):

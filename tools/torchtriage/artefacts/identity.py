@@ -8,7 +8,31 @@ from dataclasses import dataclass
 # Names come out of archives too and may be of any length; the end is what tells something.
 MAX_NAME_CHARS = 512
 
-_RANK = re.compile(r"(?i)(?:^|[^a-z])(?:global[_\-.]?)?rank[_\-.=]?0*(\d{1,7})(?!\d)")
+# "local_rank_3", "node-rank1" and "lora_rank8" are no ranks of the job, and "rank_2026-11-30" is a date.
+_OTHER_RANK = "".join(
+    rf"(?<!{word}[_\-.])"
+    for word in (
+        "local",
+        "node",
+        "group",
+        "tp",
+        "pp",
+        "dp",
+        "cp",
+        "ep",
+        "lora",
+        "low",
+        "tensor",
+        "pipeline",
+        "data",
+        "role",
+    )
+)
+_RANK = re.compile(
+    rf"(?i)(?:^|(?<![a-z])){_OTHER_RANK}(?:global[_\-.]?)?rank[_\-.=]?0*(\d{{1,7}})(?!\d)(?![_\-.]\d\d[_\-.]\d\d)"
+)
+# Ray: worker-<worker id>-<job id>-<pid>.out
+_RAY_WORKER = re.compile(r"^(?:python-core-)?worker-[0-9a-f]{16,80}-[0-9a-f]{4,16}-(\d{1,10})$")
 _RANK_BEFORE_HOST = re.compile(r"(?i)rank[_\-.](?=[A-Za-z])")
 _NO_HOST = re.compile(r"[^\w\-.]")
 _RANK_AT_END = re.compile(r"[_\-.]0{0,64}(\d{1,7})$")
@@ -49,6 +73,8 @@ def identity_of(name: str, *, trailing_number_is_rank: bool = False) -> Identity
         elif folders and (found := _last(_RANK, folders)) is not None:
             rank = found
     pid = _last(_PID, stem)
+    if pid is None and (worker := _RAY_WORKER.match(stem)):
+        pid = int(worker[1])
     if pid is None and folders:
         pid = _last(_PID, folders)
     return Identity(rank=rank, pid=pid, host=host)

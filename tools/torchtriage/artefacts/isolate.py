@@ -60,6 +60,13 @@ class Job:
     task: str
     artefact: Artefact
     args: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    part_bytes: int | None = None
+    """How much of the file the job reads, when it is a part of it."""
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the file that the job reads."""
+        return self.artefact.size_bytes if self.part_bytes is None else self.part_bytes
 
 
 def read_isolated(
@@ -76,10 +83,10 @@ def run_jobs(jobs: Sequence[Job], progress: Callable[[int, int], None] | None = 
     """
     outcomes: list[Outcome | None] = [None] * len(jobs)
     small: list[int] = []
-    for index, artefact in enumerate(job.artefact for job in jobs):
-        limit = MAX_PICKLE_BYTES if artefact.format == "pickle" else MAX_FILE_BYTES
-        if artefact.size_bytes > limit:
-            outcomes[index] = Outcome(artefact, error=f"larger than {limit >> 30} GiB; not read")
+    for index, job in enumerate(jobs):
+        limit = MAX_PICKLE_BYTES if job.artefact.format == "pickle" else MAX_FILE_BYTES
+        if job.size_bytes > limit:
+            outcomes[index] = Outcome(job.artefact, error=f"larger than {limit >> 30} GiB; not read")
         else:
             small.append(index)
     # Contiguous runs keep a worker's memory that of one file; two cores are enough, more are used.
@@ -87,7 +94,7 @@ def run_jobs(jobs: Sequence[Job], progress: Callable[[int, int], None] | None = 
     shares = [small[k::n_workers] for k in range(n_workers)]
     done = 0
     lock = threading.Lock()
-    clock = _Clock(sum(jobs[i].artefact.size_bytes for i in small) / (1 << 20) / n_workers)
+    clock = _Clock(sum(jobs[i].size_bytes for i in small) / (1 << 20) / n_workers)
 
     def finish(index: int, outcome: Outcome) -> None:
         nonlocal done
@@ -114,9 +121,9 @@ class _Clock:
     def lost_one(self) -> None:
         self._n_lost += 1
 
-    def seconds_for(self, artefact: Artefact) -> float:
+    def seconds_for(self, job: Job) -> float:
         """Seconds that reading this file may take now; not positive when there is no time left."""
-        mb = artefact.size_bytes / (1 << 20)
+        mb = job.size_bytes / (1 << 20)
         wanted = (WALL_SECONDS_BASE + WALL_SECONDS_PER_MB * mb) / (1 + self._n_lost)
         wanted = max(wanted, MIN_WALL_SECONDS_BASE + MIN_WALL_SECONDS_PER_MB * mb)
         return min(wanted, self._end - time.monotonic())
@@ -126,10 +133,10 @@ def _serve(jobs: Sequence[Job], share: list[int], finish: Callable[[int, Outcome
     """Take one share of the files through workers, a fresh one whenever the last one was lost."""
     pending = list(share)
     while pending:
-        size_limit = max(_uncompressed_limit(jobs[i].artefact) for i in pending)
-        memory_limit = max(_memory_limit(jobs[i].artefact) for i in pending)
+        size_limit = max(_uncompressed_limit(jobs[i]) for i in pending)
+        memory_limit = max(_memory_limit(jobs[i]) for i in pending)
         worker = subprocess.Popen(  # a fixed argument list: interpreter, our script, our package's folder
-            [sys.executable, "-I", "-S", str(_WORKER), str(_PACKAGE_ROOT), *_zstandard_folder(jobs)],
+            [sys.executable, "-I", "-S", str(_WORKER), str(_PACKAGE_ROOT), *_library_folders(jobs)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -151,7 +158,7 @@ def _serve(jobs: Sequence[Job], share: list[int], finish: Callable[[int, Outcome
                     "memory_limit": memory_limit,
                     "n_files": len(share),
                 }
-                seconds = clock.seconds_for(artefact)
+                seconds = clock.seconds_for(jobs[index])
                 if seconds <= 0:
                     finish(index, Outcome(artefact, error="not read: the other files took all the time there is"))
                     continue
@@ -168,26 +175,28 @@ def _serve(jobs: Sequence[Job], share: list[int], finish: Callable[[int, Outcome
             _end(worker)
 
 
-def _zstandard_folder(jobs: Sequence[Job]) -> list[str]:
-    """Where the worker finds zstandard, which is not of the standard library; only when a file needs it."""
-    if not any(job.artefact.compression == "zst" for job in jobs):
-        return []
-    found = importlib.util.find_spec("zstandard")
-    return [str(Path(found.origin).parents[1])] if found is not None and found.origin else []
+def _library_folders(jobs: Sequence[Job]) -> list[str]:
+    """Where the worker finds the few libraries that are not of the standard library; only those that a job needs."""
+    needed: set[str] = set()
+    for job in jobs:
+        needed |= {"zstandard"} if job.artefact.compression == "zst" else set()
+        needed |= {"ahocorasick_rs"} if job.task == "sift" else set()
+    found = [importlib.util.find_spec(name) for name in sorted(needed)]
+    return list(dict.fromkeys(str(Path(spec.origin).parents[1]) for spec in found if spec is not None and spec.origin))
 
 
-def _uncompressed_limit(artefact: Artefact) -> int:
+def _uncompressed_limit(job: Job) -> int:
     """How large the content may be: up to sixty times a compressed file, which real dumps do not reach."""
-    return artefact.size_bytes * (60 if artefact.compression else 1)
+    return job.size_bytes * (60 if job.artefact.compression else 1)
 
 
-def _memory_limit(artefact: Artefact) -> int:
+def _memory_limit(job: Job) -> int:
     """Bytes of address space for reading one file: generous for small files, about what real dumps need for large ones.
 
     A compressed trace or dump of 1 MB has up to 20 to 50 MB of content, which takes some ten times that as objects.
     """
-    size = artefact.size_bytes
-    if artefact.compression:
+    size = job.size_bytes
+    if job.artefact.compression:
         return min(BASE_BYTES_COMPRESSED + BYTES_PER_COMPRESSED_BYTE * size, CEILING_BYTES + 100 * size)
     return min(BASE_BYTES + BYTES_PER_FILE_BYTE * size, CEILING_BYTES + CEILING_BYTES_PER_FILE_BYTE * size)
 

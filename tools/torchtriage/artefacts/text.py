@@ -10,17 +10,20 @@ from torchtriage.artefacts.streams import decompression_errors, open_stream, rea
 from torchtriage.errors import UnreadableError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
     from typing import BinaryIO
 
     from torchtriage.artefacts.inputs import Artefact
 
-MAX_LINE_CHARS = 64 * 1024
-MAX_TEXT_BYTES = 2 << 30
+MAX_LINE_CHARS = 16 * 1024
+# Beyond these a file is not read. What is compressed may be a bomb.
+MAX_TEXT_BYTES = 64 << 30
+MAX_UNPACKED_BYTES = 2 << 30
 _CHUNK_BYTES = 1 << 20
 _HEAD_BYTES = 64 * 1024
 _MIN_CARRIAGE_RETURNS = 3
+_MAX_LINE_BYTES = 4 * MAX_LINE_CHARS  # UTF-8 has at most four bytes a character
 
 
 def read_lines(artefact: Artefact, losses: list[str] | None = None) -> Iterator[str]:
@@ -45,38 +48,98 @@ def read_lines(artefact: Artefact, losses: list[str] | None = None) -> Iterator[
 
 def read_file_lines(path: Path, compression: str | None, lost: list[str]) -> Iterator[str]:
     """Like :func:`read_lines`, for a file that has no name in reports; ``lost`` gets the bare reasons."""
+    for block in whole_lines(file_chunks(path, compression, lost)):
+        for piece in block.split(b"\n"):
+            yield decode_line(piece)
+
+
+def file_chunks(
+    path: Path,
+    compression: str | None,
+    lost: list[str],
+    *,
+    start: int = 0,
+    end: int | None = None,
+    chunk_bytes: int = _CHUNK_BYTES,
+) -> Iterator[bytes]:
+    """The text of a file as UTF-8 with "\\n" as line end, in chunks that may end anywhere.
+
+    Args:
+        path: the file.
+        compression: "gz", "zst" or None.
+        lost: gets the reason for whatever could not be read.
+        start: byte to start at; not 0 only in a file of which :func:`is_plain` is true, at the start of a line.
+        end: byte to end before, of such a file.
+        chunk_bytes: how much is read at once.
+
+    Raises:
+        UnreadableError: the file cannot be opened.
+    """
     try:
         stream = open_stream(path, compression)
     except OSError as error:
         raise UnreadableError(error.strerror or "not readable") from error
     with stream:
-        rest = b""
-        for chunk in _utf8_chunks(stream, lost):
-            pieces = chunk.split(b"\n")
-            pieces[0] = rest + pieces[0]
-            rest = pieces.pop()
-            if len(rest) > 4 * MAX_LINE_CHARS:
-                rest = rest[: 4 * MAX_LINE_CHARS]
-            for piece in pieces:
-                yield _decode(piece)
-        if rest:
-            yield _decode(rest)
+        if start == 0 and end is None:
+            limit = MAX_UNPACKED_BYTES if compression else MAX_TEXT_BYTES
+            yield from _utf8_chunks(stream, lost, limit, chunk_bytes)
+            return
+        stream.seek(start)
+        left = (end if end is not None else MAX_TEXT_BYTES) - start
+        while left > 0 and (chunk := stream.read(min(chunk_bytes, left))):
+            left -= len(chunk)
+            yield chunk.replace(b"\0", b"") if b"\0" in chunk else chunk
 
 
-def _decode(piece: bytes) -> str:
-    return piece[: 4 * MAX_LINE_CHARS].decode("utf-8", errors="replace")[:MAX_LINE_CHARS].rstrip("\r")
+def is_plain(path: Path) -> bool:
+    """Whether the bytes of an uncompressed text are its lines: UTF-8 without a mark, "\\n" at line ends."""
+    with open_stream(path, None) as stream:
+        head, _ = read_bounded(stream, _HEAD_BYTES)
+    return encoding_of(head) == ("utf-8", 0) and not _ends_lines_with_carriage_returns(head)
 
 
-def _utf8_chunks(stream: BinaryIO, lost: list[str]) -> Iterator[bytes]:
-    """The text as UTF-8 with "\\n" as line end."""
+def whole_lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    """Blocks of whole lines, each without the line end of its last line. An endless line is cut."""
+    rest = b""
+    for chunk in chunks:
+        cut = chunk.rfind(b"\n")
+        if cut < 0:
+            rest = _cut(rest + chunk)
+            continue
+        yield rest + chunk[:cut]
+        rest = chunk[cut + 1 :]
+    if rest:
+        yield rest
+
+
+def decode_line(piece: bytes) -> str:
+    """One line as text, cut at :data:`MAX_LINE_CHARS`."""
+    text = _cut(piece).decode("utf-8", errors="replace").rstrip("\r")
+    if len(text) <= MAX_LINE_CHARS:
+        return text
+    # Of a line that overwrote itself, a progress bar, the end is what was left on the screen.
+    return text[-MAX_LINE_CHARS:] if "\r" in text else text[:MAX_LINE_CHARS]
+
+
+def _cut(piece: bytes) -> bytes:
+    if len(piece) <= _MAX_LINE_BYTES:
+        return piece
+    return piece[-_MAX_LINE_BYTES:] if b"\r" in piece else piece[:_MAX_LINE_BYTES]
+
+
+def _ends_lines_with_carriage_returns(head: bytes) -> bool:
+    """Old line ends, or a log that is one long progress bar so far."""
+    return b"\n" not in head[:_HEAD_BYTES] and head[:_HEAD_BYTES].count(b"\r") >= _MIN_CARRIAGE_RETURNS
+
+
+def _utf8_chunks(stream: BinaryIO, lost: list[str], limit: int, chunk_bytes: int) -> Iterator[bytes]:
     head, damaged = read_bounded(stream, _HEAD_BYTES)
     codec, skip = encoding_of(head)
-    chunks = _chunks(head[skip:], stream, lost, damaged=damaged)
+    chunks = _chunks(head[skip:], stream, lost, limit, chunk_bytes, damaged=damaged)
     if codec != "utf-8":
         chunks = _recoded(chunks, codec)
     first = next(chunks, b"")
-    # Old line ends, or a log that is one long progress bar so far.
-    by_carriage_return = b"\n" not in first[:_HEAD_BYTES] and first[:_HEAD_BYTES].count(b"\r") >= _MIN_CARRIAGE_RETURNS
+    by_carriage_return = _ends_lines_with_carriage_returns(first)
     held = b""
     while first:
         chunk = held + first.replace(b"\0", b"") if b"\0" in first else held + first
@@ -91,20 +154,22 @@ def _utf8_chunks(stream: BinaryIO, lost: list[str]) -> Iterator[bytes]:
         yield b"\n"
 
 
-def _chunks(head: bytes, stream: BinaryIO, lost: list[str], *, damaged: bool) -> Iterator[bytes]:
+def _chunks(
+    head: bytes, stream: BinaryIO, lost: list[str], limit: int, chunk_bytes: int, *, damaged: bool
+) -> Iterator[bytes]:
     if head:
         yield head
     total = len(head)
     while not damaged:
         try:
-            chunk = stream.read(_CHUNK_BYTES)
+            chunk = stream.read(chunk_bytes)
         except decompression_errors():
             damaged = True
             break
         if not chunk:
             return
-        if total >= MAX_TEXT_BYTES:
-            lost.append(f"larger than {MAX_TEXT_BYTES >> 30} GiB of text; the rest was not read")
+        if total >= limit:
+            lost.append(f"larger than {limit >> 30} GiB of text; the rest was not read")
             return
         total += len(chunk)
         yield chunk

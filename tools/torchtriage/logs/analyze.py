@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from torchtriage.logs.exceptions import exception_signals, ranks_with_exception
 from torchtriage.logs.exits import exit_signals
+from torchtriage.logs.native_crash import crash_signals
 from torchtriage.logs.progress import good_signals, step_signals, stepping
 from torchtriage.logs.quotes import quote
 from torchtriage.logs.values import value_signals
@@ -47,17 +48,17 @@ class LogFindings:
 
 def analyze(timeline: Timeline) -> LogFindings:
     """Read the signals off a timeline that ``read.scan`` returned."""
-    watchdog = watchdog_signals(timeline)
     exceptions = exception_signals(timeline)
     ended = {rank for signal in exceptions if signal.name == "log.python_exception" for rank in signal.scope.ranks}
     exits = exit_signals(timeline, ranks_with_exception(timeline))
+    watchdog = watchdog_signals(timeline, exceptions, exits)
     values, well = value_signals(timeline)
     timed_out = {rank for s in watchdog if s.name == "log.watchdog_timeout" for rank in s.scope.ranks}
     steps = step_signals(timeline, first_hang_order(timeline), ended, timed_out)
     uneven = any(signal.name in ("log.left_loop_early", "log.stopped_early") for signal in steps)
     good = good_signals(timeline, values_are_well=well and not uneven)
     return LogFindings(
-        signals=exceptions + exits + watchdog + values + steps + good,
+        signals=exceptions + exits + crash_signals(timeline) + watchdog + values + steps + good,
         pattern_matches=_matches(timeline),
         rank_of_pid=dict(timeline.rank_of_pid),
         ranks_seen=timeline.ranks_seen,

@@ -8,32 +8,20 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from torchtriage.artefacts.clean import clean_text
+from torchtriage.logs.first_mover import came_first, is_cascade
 from torchtriage.logs.quotes import quote
 from torchtriage.report import Evidence, Scope, Signal
 
 if TYPE_CHECKING:
-    from torchtriage.logs.launcher import LauncherRecord
+    from torchtriage.logs.end_records import LauncherRecord
     from torchtriage.logs.records import Line, Timeline
     from torchtriage.logs.tracebacks import ExceptionRecord, TracebackRecord
 
 MAX_SIGNALS = 64
 _MESSAGE_CHARS = 300
 # Exceptions of the launcher itself: they report the end of a rank.
-_LAUNCHER_TYPES = frozenset({"ChildFailedError", "SignalException", "ProcessExitedException", "CalledProcessError"})
-# Exceptions that follow from the end, or the absence, of another process.
-_CASCADE_TYPES = frozenset(
-    {"KeyboardInterrupt", "SignalException", "BrokenPipeError", "ConnectionResetError", "ConnectionAbortedError",
-     "RayActorError", "ActorDiedError", "WorkerCrashedError", "ActorUnavailableError", "EngineDeadError"}
-)  # fmt: skip
-_CASCADE_TEXT = re.compile(
-    r"NCCL communicator was aborted|Watchdog caught collective operation timeout|ncclRemoteError|"
-    r"remote process exiting prematurely|remote process exited or there was a network error|"
-    r"Connection reset by peer|Broken pipe|Connection closed by peer|"
-    r"Connection was likely closed|got 0 bytes|Application timeout caused pair closure|got signal: (?:15|2)\b|SIGTERM|"
-    r"timed out in (?:blocking wait|call to wait)|Timed out waiting \d{1,12}ms for (?:recv|send) operation|"
-    r"failed to pass monitoredBarrier|wait timeout after|Timeout waiting for key|Socket Timeout|"
-    r"The actor died|The actor is dead|worker process has died|seconds waiting for clients|"
-    r"DataLoader worker \(pid\(?s?\)? ?[\d, ]{1,80}\) (?:is killed by signal|exited unexpectedly)"
+_LAUNCHER_TYPES = frozenset(
+    {"ChildFailedError", "SignalException", "ProcessExitedException", "ProcessRaisedException", "CalledProcessError"}
 )
 _OOM_TEXT = re.compile(r"(?:CUDA|HIP) out of memory|(?:CUDA|HIP) error: out of memory|CUDA Error: out of memory")
 _OOM_TYPES = frozenset({"OutOfMemoryError"})
@@ -72,26 +60,23 @@ def exception_signals(timeline: Timeline) -> list[Signal]:
         if traceback.rank is not None:
             ranks_by_type.setdefault(traceback.final.type, set()).add(traceback.rank)
     ranks_seen = set(timeline.ranks_seen)
+    first = came_first(ended[:MAX_SIGNALS], timeline)
     signals: list[Signal] = []
     for traceback in ended[:MAX_SIGNALS]:
         same = ranks_by_type.get(traceback.final.type, set())
         all_ranks = len(same) > 1 and same >= ranks_seen
-        signals.append(_exception("log.python_exception", traceback, handled=False, all_ranks=all_ranks))
+        shared: dict[str, Any] = {"handled": False, "all_ranks": all_ranks, "first": first[id(traceback)]}
+        signals.append(_exception("log.python_exception", traceback, shared))
         if (oom := _oom_of(traceback)) is not None:
             signals.append(_out_of_memory(traceback, oom))
     caught = [t for t in tracebacks if id(t) in handled][:MAX_SIGNALS]
-    signals += [_exception("log.exception_handled", t, handled=True, all_ranks=False) for t in caught]
+    signals += [_exception("log.exception_handled", t, {"handled": True, "all_ranks": False}) for t in caught]
     return signals + _told_in_a_line(timeline)
 
 
 def ranks_with_exception(timeline: Timeline) -> set[int]:
     """Ranks that printed a traceback of their own."""
     return {t.rank for t in timeline.tracebacks if t.rank is not None and not _is_launchers(t)}
-
-
-def is_cascade(record: ExceptionRecord) -> bool:
-    """Say whether an exception is what another process's end or absence looks like from here."""
-    return record.type in _CASCADE_TYPES or _CASCADE_TEXT.search(record.message[:4000]) is not None
 
 
 def _is_launchers(traceback: TracebackRecord) -> bool:
@@ -145,8 +130,10 @@ def _last_per_rank(tracebacks: list[TracebackRecord]) -> list[TracebackRecord]:
     return sorted(kept.values(), key=lambda t: t.final.line.order)
 
 
-def _exception(name: str, traceback: TracebackRecord, *, handled: bool, all_ranks: bool) -> Signal:
+def _exception(name: str, traceback: TracebackRecord, shared: dict[str, Any]) -> Signal:
     final, first = traceback.final, traceback.first_cause
+    # An exception that only passes on another process's says nothing of its own.
+    said = first if final.wraps else final
     frame = first.user_frame or final.user_frame
     evidence = [quote(final.line, name)]
     if first is not final:
@@ -157,16 +144,15 @@ def _exception(name: str, traceback: TracebackRecord, *, handled: bool, all_rank
         name=name,
         scope=Scope(ranks=[] if traceback.rank is None else [traceback.rank]),
         facts={
-            "type": final.type,
-            "message": clean_text(final.message.strip(), _MESSAGE_CHARS),
+            "type": said.type,
+            "message": clean_text(said.message.strip(), _MESSAGE_CHARS),
             "first_cause_type": first.type,
             "first_cause_message": clean_text(first.message.strip(), _MESSAGE_CHARS),
             "cascade": is_cascade(first),
-            "handled": handled,
             "order": final.line.order,
-            "all_ranks": all_ranks,
             "where": None if frame is None else clean_text(frame.where),
-        },
+        }
+        | shared,
         evidence=evidence,
         time_s=final.line.time_s,
     )
@@ -270,4 +256,4 @@ def _told_facts(line: Line) -> dict[str, Any]:
     }
 
 
-__all__ = ["Evidence", "exception_signals", "is_cascade", "memory_facts", "ranks_with_exception"]
+__all__ = ["Evidence", "exception_signals", "memory_facts", "ranks_with_exception"]

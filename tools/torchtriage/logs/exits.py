@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from torchtriage.logs.launcher import LauncherRecord, signal_name
+from torchtriage.logs.end_records import LauncherRecord, signal_name
 from torchtriage.logs.quotes import quote
 from torchtriage.report import Scope, Signal
 
@@ -13,9 +13,11 @@ if TYPE_CHECKING:
     from torchtriage.logs.records import Timeline
 
 MAX_SIGNALS = 256
+_MAX_LOOKED_AT = 64
 _SIGTERM, _SIGKILL = -15, -9
 # The failure table names the job's rank; the agent's line names the process it saw first.
 _WORTH = {"elastic_table": 3, "mpi": 2, "srun": 2, "spawn_exit": 2, "elastic_failed": 1}
+_ELASTIC = frozenset({"elastic_table", "elastic_failed", "elastic_signal"})
 
 
 @dataclass
@@ -50,6 +52,7 @@ def exit_signals(timeline: Timeline, printed_exception: set[int]) -> list[Signal
             "reason": end.reason,
             "pid": end.best.pid,
             "told_by": end.best.kind,
+            "error_file": end.best.error_file,
         }
         signals.append(
             Signal(
@@ -73,7 +76,8 @@ def _ends(timeline: Timeline) -> list[_End]:
         rank = _rank(record, timeline)
         key: tuple[object, ...] = ("rank", rank) if rank is not None else ("pid", record.host, record.pid)
         if rank is None and record.pid is None:
-            key = (record.kind, record.reason, record.exitcode)
+            host = record.host if record.kind == "pod" or record.task is not None else None
+            key = (record.kind, host, record.task, record.reason, record.exitcode)
         end = ends.get(key)
         if end is None:
             ends[key] = _End(record, rank, record.exitcode, record.first_observed, record.is_order, record.reason)
@@ -92,7 +96,12 @@ def _rank(record: LauncherRecord, timeline: Timeline) -> int | None:
         return record.rank
     if record.pid is not None and record.pid in timeline.rank_of_pid:
         return timeline.rank_of_pid[record.pid]
-    tables = any(other.kind == "elastic_table" for other in timeline.launcher[:64])
+    if record.task is not None:
+        # Under torchrun the scheduler's tasks are nodes.
+        if any(other.kind in _ELASTIC for other in timeline.launcher[:_MAX_LOOKED_AT]):
+            return None
+        return timeline.rank_of_task.get(f"task:srun//{record.task}", record.task)
+    tables = any(other.kind == "elastic_table" for other in timeline.launcher[:_MAX_LOOKED_AT])
     # Without a table and with one node at most, the local rank is the rank.
     one_node = timeline.world_size is None or timeline.world_size <= 8
     return record.local_rank if record.local_rank is not None and not tables and one_node else None

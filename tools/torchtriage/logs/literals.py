@@ -1,50 +1,49 @@
 """Which of many literals occur in a line, at a cost that hardly depends on how many there are.
 
-Lines are compared as templates (every digit is "0"), so that the answer can be remembered per template.
+Lines are compared as templates (every digit is "0"), so that the answer can be remembered per template. The search is
+an Aho-Corasick automaton (ahocorasick_rs); benchmarks/log_scan.py compares it with the alternatives.
 """
 
 from __future__ import annotations
 
-import re
-from collections import Counter, defaultdict
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from ahocorasick_rs import AhoCorasick
+
 DIGITS = str.maketrans("123456789", "000000000")
-_WORD = re.compile(r"\w+")
 
 
 class LiteralIndex:
-    """Literals by a word that a line which holds them must hold as a whole word.
-
-    A word inside a literal (with something else on both sides of it) is a whole word of the line too. Literals without
-    such a word ("OutOfMemoryError") are looked for one by one.
-    """
+    """Positions of the literals that occur in a line."""
 
     def __init__(self, literals: Sequence[str]) -> None:
-        """Build the index; positions in answers are those of ``literals``."""
-        self._literals = [literal.translate(DIGITS) for literal in literals]
-        inner = [_inner_words(literal) for literal in self._literals]
-        common = Counter(word for words in inner for word in set(words))
-        self._by_word: defaultdict[str, list[int]] = defaultdict(list)
-        self._loose: list[int] = []
-        for position, words in enumerate(inner):
-            if words:
-                self._by_word[min(words, key=lambda word: (common[word], -len(word)))].append(position)
-            elif self._literals[position]:
-                self._loose.append(position)
-        self._words = frozenset(self._by_word)
+        """Build the index; positions in answers are those of ``literals``. Empty literals are never found."""
+        self._positions: dict[str, list[int]] = {}
+        for position, literal in enumerate(literals):
+            if literal:
+                self._positions.setdefault(literal.translate(DIGITS), []).append(position)
+        self._of_automaton = list(self._positions.values())
+
+    @cached_property
+    def _automaton(self) -> AhoCorasick:
+        from ahocorasick_rs import AhoCorasick  # only where a log is read
+
+        return AhoCorasick(list(self._positions))
 
     def candidates(self, template: str) -> tuple[int, ...]:
-        """Positions of the literals whose template occurs in this line template."""
-        literals = self._literals
-        found = [position for position in self._loose if literals[position] in template]
-        for word in self._words.intersection(_WORD.findall(template)):
-            found += [position for position in self._by_word[word] if literals[position] in template]
-        return tuple(sorted(found))
-
-
-def _inner_words(literal: str) -> list[str]:
-    return [match[0] for match in _WORD.finditer(literal) if match.start() > 0 and match.end() < len(literal)]
+        """Positions of the literals whose template occurs in this line template, in order."""
+        if not self._positions:
+            return ()
+        try:
+            matches = self._automaton.find_matches_as_indexes(template, overlapping=True)
+        except UnicodeEncodeError:  # a lone surrogate, which text that was pasted can hold
+            whole = template.encode("utf-8", errors="replace").decode("utf-8")
+            matches = self._automaton.find_matches_as_indexes(whole, overlapping=True)
+        found = {index for index, _, _ in matches}
+        if not found:
+            return ()
+        return tuple(sorted(position for index in found for position in self._of_automaton[index]))

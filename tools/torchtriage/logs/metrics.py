@@ -1,5 +1,5 @@
-"""Progress lines of every owner, kept in bounded space: first and last rows, where values stop being finite, and which
-numbers are always the same. Collects; does not judge.
+"""Progress lines of every owner, kept in bounded space: first and last rows, a sample and the extremes of those between
+them, where values stop being finite, and which numbers are always the same. Collects; does not judge.
 """
 
 from __future__ import annotations
@@ -8,8 +8,10 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from torchtriage.logs.series import EARLY_ROWS, Extremes, RowSample, sample_limit
+
 if TYPE_CHECKING:
-    from torchtriage.logs.metric_plans import MetricPlan
+    from torchtriage.logs.metric_plans import Field, MetricPlan
     from torchtriage.logs.records import Line, Owner
 
 HEAD_ROWS = 48
@@ -21,9 +23,11 @@ _MAX_VALUES = 6
 _MAX_EXAMPLES = 8
 _MAX_PER_OWNER = 2
 _MAX_FIELDS = 512
+_MAX_TRACKED = 16
+_HUGE = 1e300
 
 
-@dataclass
+@dataclass(slots=True)
 class Row:
     """One progress line; values are read when asked for. ``offset`` is where ``line.text`` starts in the line."""
 
@@ -67,13 +71,16 @@ class OwnerMetrics:
     steps: set[int] | None = field(default_factory=set[int])
     """All step numbers; None when there are too many to keep."""
     nonfinite: dict[str, NonFinite] = field(default_factory=dict[str, NonFinite])
+    sample: RowSample = field(default_factory=RowSample)
+    extremes: dict[str, Extremes] = field(default_factory=dict[str, Extremes])
 
     @property
     def rows(self) -> list[Row]:
-        """First and last rows, without doubles."""
-        kept = {id(row): row for row in self.head}
-        kept.update((id(row), row) for row in self.tail)
-        return list(kept.values())
+        """First and last rows, the sample and the extremes of those between them; in order, without doubles."""
+        kept = {id(row): row for row in (*self.head, *self.sample.rows, *self.tail)}
+        for extremes in self.extremes.values():
+            kept.update((id(row), row) for row in extremes.rows())
+        return sorted(kept.values(), key=lambda row: row.line.key)
 
 
 @dataclass
@@ -94,14 +101,12 @@ class Metrics:
 
     owners: dict[Owner, OwnerMetrics] = field(default_factory=dict["Owner", OwnerMetrics])
     integers: dict[tuple[str, str], IntegerField] = field(default_factory=dict[tuple[str, str], IntegerField])
+    rows_per_owner: int = sample_limit(1)
+    """How many rows the sample of each owner may hold."""
 
     def add(self, owner: Owner, line: Line, plan: MetricPlan, text: str, offset: int) -> bool:
         """Take in one progress line; ``text`` is the whole physical line. Returns whether it is a step of the loop."""
-        own = self.owners.get(owner)
-        if own is None:
-            own = self.owners[owner] = OwnerMetrics(
-                tail=deque(maxlen=TAIL_ROWS if len(self.owners) < _MANY_OWNERS else ROWS_BEFORE_NONFINITE)
-            )
+        own = self.owners.get(owner) or self._add_owner(owner)
         step = int(text[plan.step[0] : plan.step[1]]) if plan.step is not None else None
         row = Row(line, plan, step, offset)
         is_step = plan.index == "step"
@@ -110,9 +115,13 @@ class Metrics:
                 self._add_nonfinite(own, spot.name, row)
             elif own.nonfinite and spot.name in own.nonfinite:
                 own.nonfinite[spot.name].finite_after = True
-            if spot.integer and step is not None:
+            if spot.compared and step is not None:
                 self._add_integer(owner, (plan.index, spot.name), text[spot.start : spot.end], row)
         if is_step:
+            if plan.tracked:
+                _track(own, plan.tracked, text, row)
+            if own.n_rows == own.sample.wanted:
+                own.sample.keep(row, self.rows_per_owner)
             own.n_rows += 1
             if len(own.head) < HEAD_ROWS:
                 own.head.append(row)
@@ -120,6 +129,19 @@ class Metrics:
             if step is not None:
                 _add_step(own, step, row)
         return is_step and step is not None
+
+    def _add_owner(self, owner: Owner) -> OwnerMetrics:
+        n_others = len(self.owners)
+        own = self.owners[owner] = OwnerMetrics(
+            tail=deque(maxlen=TAIL_ROWS if n_others < _MANY_OWNERS else ROWS_BEFORE_NONFINITE)
+        )
+        limit = sample_limit(n_others + 1)
+        # All owners keep as many, whenever they came; but not so often that it costs.
+        if limit * 2 <= self.rows_per_owner:
+            self.rows_per_owner = limit
+            for other in self.owners.values():
+                other.sample.thin(limit)
+        return own
 
     def _add_nonfinite(self, own: OwnerMetrics, name: str, row: Row) -> None:
         seen = own.nonfinite.get(name)
@@ -154,6 +176,27 @@ class Metrics:
         # Two of each owner, so that files which are read one after the other all have a say.
         if len(examples) < _MAX_EXAMPLES and sum(who == owner for who, _ in examples) < _MAX_PER_OWNER:
             examples.append((owner, row))
+
+
+def _track(own: OwnerMetrics, spots: tuple[Field, ...], text: str, row: Row) -> None:
+    """Hold the row against the extremes so far; this runs for every row, so it is written for speed."""
+    known, number = own.extremes, own.n_rows
+    for spot in spots:
+        value = float(text[spot.start : spot.end].replace(",", "") if spot.commas else text[spot.start : spot.end])
+        seen = known.get(spot.name)
+        if seen is None:
+            if len(known) < _MAX_TRACKED and abs(value) < _HUGE:
+                seen = known[spot.name] = Extremes(value, row)
+            else:
+                continue
+        elif (value < seen.minimum or (value > seen.late and number >= EARLY_ROWS) or value > seen.maximum) and abs(
+            value
+        ) < _HUGE:
+            seen.add(value, number, row)
+        if spot.paces:
+            slowness = -value if spot.meaning is not None and spot.meaning.inverse else value
+            if slowness > seen.least_slow:
+                seen.add_slow(slowness, number, row)
 
 
 def _add_step(own: OwnerMetrics, step: int, row: Row) -> None:

@@ -10,9 +10,12 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from torchtriage.logs.crash_blocks import CRASH_TEXTS
+from torchtriage.logs.end_texts import LAUNCHER_TEXTS
 from torchtriage.logs.literals import LiteralIndex
+from torchtriage.logs.metric_plans import HINTS as METRIC_HINTS
 from torchtriage.logs.metric_plans import MetricPlan, plan_metrics
-from torchtriage.logs.prefixes import STRONG, Span, parse_prefix, split_glued
+from torchtriage.logs.prefixes import Span, is_escaped, parse_prefix, split_glued
 from torchtriage.logs.prose import is_prose
 
 if TYPE_CHECKING:
@@ -32,7 +35,32 @@ CORE: tuple[tuple[str, str], ...] = (
     ("finish collective #", "desync"),
     ("join collective #", "desync"),
     ("They never joined any collectives", "desync"),
+    ("are the lagging ranks that caused this timeout", "desync"),
     ("CollectiveFingerPrint(", "fingerprint"),
+    ("Observed flight recorder dump signal from another rank", "observed_dump"),
+    ("detecting the dump signal through tcpstore", "observed_dump"),
+    ("Received a global dump signal from rank", "observed_dump"),
+    ("Stack trace of the failed collective", "stack_head"),
+    ("#0 ", "stack_frame"),
+    ("#00 ", "stack_frame"),
+    ("watchdog got stuck for", "heartbeat"),
+    ("monitoring thread detects no heartbeat", "heartbeat"),
+    ("Heartbeat monitor timed out!", "heartbeat"),
+    ("detected no heartbeat of its watchdog", "heartbeat"),
+    ('Failed to check the "should dump" flag on TCPStore', "store_gone"),
+    ("TCPStore check for dump key", "store_gone"),
+    # other waits, and what torch's own tools say of ranks
+    ("ms for recv operation", "gloo_wait"),
+    ("ms for send operation", "gloo_wait"),
+    ("failed to pass monitoredBarrier in", "barrier"),
+    ("returned 0, likely a timeout", "store_wait"),
+    ("Timeout waiting for key: ", "store_wait"),
+    ("wait timeout after ", "store_wait"),
+    ("seconds waiting for clients", "init_wait"),
+    ("is setting up NCCL communicator", "init_wait"),
+    ("Not all ranks joining", "flight_tool"),
+    ("missing ranks: {", "flight_tool"),
+    ("Culprit rank ", "flight_tool"),
     # who is who
     ("ncclCommInitRank", "nccl_rank"),
     ("nranks", "nccl_rank"),
@@ -40,34 +68,9 @@ CORE: tuple[tuple[str, str], ...] = (
     ("WORLD_SIZE", "world_size"),
     ("world_size", "world_size"),
     ("world size", "world_size"),
-    # torchelastic
-    ("failed (exitcode: ", "elastic_failed"),
-    ("closing signal SIG", "elastic_signal"),
-    ("forcefully exiting via", "elastic_signal"),
-    ("Root Cause (first observed failure)", "table_root"),
-    ("Failures:", "table_failures"),
-    (" host ", "table_host"),
-    (" rank ", "table_rank"),
-    (" exitcode ", "table_exitcode"),
-    (" received by PID ", "table_signal"),
-    # other launchers, schedulers and kernels
-    ("srun: error: ", "srun"),
-    ("oom-kill event", "oom_kill"),
-    ("oom_kill event", "oom_kill"),
-    ("OOM Killed", "oom_kill"),
-    ("OOMKilled", "pod_oom_kill"),
-    ("Out of memory: Killed process", "oom_kill"),
-    ("out of memory: Killed process", "oom_kill"),
-    ("DUE TO ", "cancelled"),
-    ("Killing subprocess", "deepspeed_kill"),
-    ("exits with return code = ", "deepspeed_exit"),
-    (" terminated with signal SIG", "spawn_exit"),
-    (" terminated with exit code ", "spawn_exit"),
-    (" terminated with the following error", "spawn_error"),
-    ("process rank ", "mpi_exit"),
-    ("node running low on memory", "ray_memory"),
-    ("worker died or was killed", "ray_died"),
-    ("its worker process has died", "ray_died"),
+    # ends of processes
+    *LAUNCHER_TEXTS,
+    *((text, "crash") for text in CRASH_TEXTS),
     # exceptions that were caught, told in one line
     ("skip", "handled"),
     ("Skip", "handled"),
@@ -88,7 +91,7 @@ _LIBRARY = re.compile(
     r"^frame #|^#0+ |^\s*what\(\):|^terminate called|^Exception raised from|^\*{3,}|^[=\-_*~]{4,}|"
     r"huggingface/tokenizers"
 )
-_TRACEBACK = re.compile(r"^\s{0,8}(?:[+|] )?(?:Exception Group )?Traceback \(most recent call last\):")
+_TRACEBACK = re.compile(r"^\s{0,8}(?:traceback : |[+|] )?(?:Exception Group )?Traceback \(most recent call last\):")
 _BARE_EXCEPTION = re.compile(
     r"^(?:[A-Za-z_]\w{0,60}\.){0,8}[A-Z]\w{0,60}(?:Error|Exception|Interrupt)(?:\(\w{1,60}\))?(?::\s|$)"
 )
@@ -112,8 +115,8 @@ class Piece:
     end: int
     body: int
     owner: Span | None
-    owner_is_rank: bool
-    owner_is_strong: bool
+    strength: int
+    tasks: tuple[tuple[str, Span], ...]
     style: str
     time: Span | None
     time_kind: str
@@ -144,17 +147,27 @@ _LIBRARY_HINTS = (
     "NCCL ", "Warning", "warn", "frame #", "#", "what():", "terminate ", "Exception raised", "***", "===", "---", "___",
     "~~~", "tokenizers",
 )  # fmt: skip
+# A line that holds none of these, nor a text of CORE or of the playbook, can only tell who printed it. Of a log that is
+# thinned, lines with them are kept in greater number.
+HINTS = tuple(
+    dict.fromkeys(
+        form
+        for word in (*METRIC_HINTS, *sorted(_END_WORDS), "error", "exception", "interrupt", "traceback", "frame #")
+        for form in (word, word.capitalize(), word.upper())
+        if len(word) > 2
+    )
+)
 _WORD = re.compile(r"[a-z]+")
 _MAX_PLANNED_CHARS = 4096
 
 
-def plan_line(template: str, patterns: PatternSet, *, labelled: bool) -> tuple[Piece, ...]:
+def plan_line(template: str, patterns: PatternSet, *, labelled: str) -> tuple[Piece, ...]:
     """Plan the reading of all lines that have this template. Blank messages are left out."""
-    head = template if len(template) <= _MAX_PLANNED_CHARS else template[:_MAX_PLANNED_CHARS]
+    head = template if len(template) <= _MAX_PLANNED_CHARS or is_escaped(template) else template[:_MAX_PLANNED_CHARS]
     spans = split_glued(head)
     pieces: list[Piece] = []
     for index, (start, end) in enumerate(spans):
-        last = index == len(spans) - 1
+        last = index == len(spans) - 1 and end == len(head)
         # Only the prefix and the numbers are looked for in the head of a very long line; texts in all of it.
         whole = template[start:] if last else template[start:end]
         if not whole.strip():
@@ -164,7 +177,7 @@ def plan_line(template: str, patterns: PatternSet, *, labelled: bool) -> tuple[P
 
 
 def _plan_piece(
-    head: str, start: int, head_end: int, whole: str, end: int, patterns: PatternSet, labelled: bool
+    head: str, start: int, head_end: int, whole: str, end: int, patterns: PatternSet, labelled: str
 ) -> Piece:
     prefix = parse_prefix(head, start, head_end, labelled=labelled)
     body = head[prefix.body : head_end]
@@ -182,8 +195,8 @@ def _plan_piece(
         end=end,
         body=prefix.body,
         owner=prefix.owner,
-        owner_is_rank=prefix.strength > 1,
-        owner_is_strong=prefix.strength == STRONG,
+        strength=prefix.strength,
+        tasks=prefix.tasks,
         style=prefix.style,
         time=prefix.time,
         time_kind=prefix.time_kind,

@@ -12,7 +12,7 @@ _SPEAKER = re.compile(
 _MACHINE = re.compile(
     r"^\s*(?:\[|<|\d{4}-\d\d-\d\d|\d\d:\d\d:\d\d|[A-Z]{4,8}\b[:\s]|File \"|Traceback|"
     r"[\w.]+(?:Error|Exception|Warning)\b|"
-    r"\S+:\d+:\d+ |[EWI]\d{4} )"
+    r"\S+:\d+:\d+ |[EWI]\d{4} |- To our best knowledge, )"
 )
 _NEGATION = re.compile(r"(?i)(?:\b(?:not|no|never|without|neither|nor|any)|n't)\W+(?:\w+\W+){0,3}$")
 

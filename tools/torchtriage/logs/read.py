@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING
 
 from torchtriage.artefacts.clean import strip_controls
 from torchtriage.errors import UnreadableError
+from torchtriage.logs.crash_blocks import CrashReader
 from torchtriage.logs.launcher import LAUNCHER_KINDS, LauncherReader
 from torchtriage.logs.literals import DIGITS
 from torchtriage.logs.metrics import Metrics
 from torchtriage.logs.order import put_in_order
 from torchtriage.logs.plans import Piece, plan_line
-from torchtriage.logs.prefixes import looks_labelled
+from torchtriage.logs.prefixes import GROUP, STRONG, looks_labelled
 from torchtriage.logs.prose import is_negated
 from torchtriage.logs.records import (
     MAX_TEXT_CHARS,
@@ -30,7 +31,8 @@ from torchtriage.logs.records import (
     PatternSet,
     Timeline,
 )
-from torchtriage.logs.tracebacks import OpenTraceback, TracebackRecord, bare_exception
+from torchtriage.logs.tasks import Tasks
+from torchtriage.logs.tracebacks import OpenTraceback, TracebackRecord, bare_exception, is_frame
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,7 +40,7 @@ if TYPE_CHECKING:
 __all__ = ["LogPattern", "LogSource", "PatternSet", "scan", "text_source"]
 
 MAX_HITS_KEPT = 50
-MAX_RECORDS_KEPT = 20_000
+MAX_RECORDS_KEPT = 60_000
 MAX_TRACEBACKS = 4000
 MAX_OWNERS = 20_000
 _MAX_PLANS = 20_000
@@ -75,7 +77,7 @@ class _Scanner:
     def __init__(self, patterns: PatternSet) -> None:
         self._patterns = patterns
         self._regexes: dict[int, re.Pattern[str] | None] = {}
-        self._plans: dict[tuple[bool, str], tuple[Piece, ...]] = {}
+        self._plans: dict[tuple[str, str], tuple[Piece, ...]] = {}
         self._plan_chars = 0
         self._hits: dict[tuple[int, Owner, tuple[int, ...]], PatternHits] = {}
         self._records: dict[str, list[Line]] = {}
@@ -86,6 +88,8 @@ class _Scanner:
         self._launchers: list[LauncherReader] = []
         self._ranks: dict[int, tuple[int, int]] = {}  # pid -> (size of its largest communicator, rank in it)
         self._pid_conflicts: set[int] = set()
+        self._tasks = Tasks()
+        self._crashes = CrashReader()
         self._world_size: int | None = None
         self._notes: list[str] = []
         self._too_many_owners = False
@@ -93,36 +97,47 @@ class _Scanner:
         # of the source that is being read
         self._source = LogSource("", ())
         self._index = 0
+        self._of_source: Owner = None
+        self._source_task: str | None = None
+        self._weight = 1
         self._stamp: tuple[str, Piece] | None = None
         self._open: dict[tuple[Owner, str], OpenTraceback] = {}
         self._spawned: int | None = None
+        self._headed: tuple[tuple[Owner, str], int] | None = None
 
     def read(self, index: int, source: LogSource) -> None:
         self._source, self._index, self._stamp, self._spawned = source, index, None, None
+        self._source_task = None if source.task is None else self._tasks.owner((source.task,), "")
+        self._of_source = source.rank
+        if source.rank is None:
+            self._of_source = self._source_task if source.pid is None else f"pid:{source.pid}"
         self._launcher = LauncherReader()
         self._launchers.append(self._launcher)
         number = 0
         try:
-            lines = iter(source.lines)
+            lines = source.numbered()
             head = list(itertools.islice(lines, _HEAD_LINES))
-            labelled = looks_labelled(head)
-            for number, line in enumerate(itertools.chain(head, lines), start=1):
+            thinned = source.thinned
+            labelled = looks_labelled([line for _, _, line in head]) if thinned is None else thinned.labelled
+            for number, weight, line in itertools.chain(head, lines):
                 if "\r" in line or "\x1b" in line:
                     line = _last_shown(line)
                 template = line.translate(DIGITS)
                 plan = self._plans.get((labelled, template))
                 if plan is None:
                     plan = self._plan(template, labelled)
+                self._weight = weight
                 for piece in plan:
                     self._read_piece(piece, line, number)
         except UnreadableError as error:
             self._notes.append(f"{source.name}: {error}")
-        self._n_lines += number
+        self._n_lines += number if source.thinned is None else source.thinned.n_lines
         for opened in self._open.values():
             self._close(opened)
         self._open.clear()
+        self._crashes.end_source()
 
-    def _plan(self, template: str, labelled: bool) -> tuple[Piece, ...]:
+    def _plan(self, template: str, labelled: str) -> tuple[Piece, ...]:
         plan = plan_line(template, self._patterns, labelled=labelled)
         if len(template) <= _MAX_CACHED_TEMPLATE:
             if len(self._plans) >= _MAX_PLANS or self._plan_chars >= _MAX_PLAN_CHARS:
@@ -133,11 +148,20 @@ class _Scanner:
         return plan
 
     def _owner(self, piece: Piece, line: str) -> Owner:
-        rank = self._source.rank
-        if piece.owner is None or (rank is not None and not piece.owner_is_strong):
+        if piece.owner is None or (piece.strength != STRONG and self._source.rank is not None):
+            return self._of_source
+        if piece.strength >= GROUP:
+            rank = int(line[piece.owner[0] : piece.owner[1]])
+            if piece.tasks or self._source_task is not None:
+                self._tasks.saw(self._task(piece, line) if piece.tasks else self._source_task, rank)
             return rank
-        digits = line[piece.owner[0] : piece.owner[1]]
-        return int(digits) if piece.owner_is_rank else f"pid:{int(digits)}"
+        if piece.tasks:
+            return self._task(piece, line)
+        return f"pid:{int(line[piece.owner[0] : piece.owner[1]])}"
+
+    def _task(self, piece: Piece, line: str) -> str | None:
+        marks = tuple((form, line[a:b]) for form, (a, b) in piece.tasks)
+        return self._tasks.owner(marks, self._source.name)
 
     def _read_piece(self, piece: Piece, text: str, number: int) -> None:
         owner = self._owner(piece, text)
@@ -149,10 +173,13 @@ class _Scanner:
                 self._too_many_owners = True
                 return
             lines = self._owners[owner] = OwnerLines()
-        lines.n_lines += 1
+        lines.n_lines += self._weight
         line: Line | None = None
-        if self._open or piece.traceback:
+        if self._crashes.open and (owner, piece.style) in self._crashes.open:
             line = self._line(piece, text, number, owner)
+            self._crashes.feed((owner, piece.style), text[piece.body : piece.end], line)
+        if self._open or piece.traceback:
+            line = line or self._line(piece, text, number, owner)
             if self._read_traceback(piece, text, line, owner):
                 self._read_texts(piece, text, line, owner)
                 return
@@ -162,6 +189,8 @@ class _Scanner:
         is_step = piece.metrics is not None and self._metrics.add(owner, line, piece.metrics, text, piece.start)
         if is_step:
             lines.end_line = None
+            if self._weight != 1:  # not all of its steps are seen
+                self._metrics.owners[owner].steps = None
         elif piece.end_of_loop and lines.end_line is None and not piece.bare_exception:
             lines.end_line = line
         if piece.own:
@@ -181,6 +210,7 @@ class _Scanner:
             stamped, at = stamp
             span = at.time or (0, 0)
             line.stamp = (at.time_kind, stamped[span[0] : span[1]])
+        line.weight = self._weight
         line.key = (self._index, number, piece.start)
         return line
 
@@ -189,6 +219,8 @@ class _Scanner:
         key = (owner, piece.style)
         opened = self._open.get(key)
         body = text[piece.body : min(piece.end, piece.body + MAX_TEXT_CHARS)]
+        if self._headed is not None and piece.strength == 0:
+            opened = self._adopt(key, body, line.number) or opened
         if opened is not None:
             # A log line of its own ends the message of an exception; a traceback's lines carry no time of their own
             # unless all lines do.
@@ -201,9 +233,27 @@ class _Scanner:
         if piece.traceback and len(self._open) < _MAX_OPEN_TRACEBACKS:
             owner = self._spawned if owner is None and self._spawned is not None else owner
             self._spawned = None
-            self._open[key] = OpenTraceback(owner, line, piece.style, is_group="Exception Group" in body)
+            in_table = body.lstrip().startswith("traceback : ")
+            if in_table and owner is None:
+                owner = self._launcher.rank_of_row
+            self._open[key] = OpenTraceback(
+                owner, line, piece.style, is_group="Exception Group" in body, in_table=in_table
+            )
+            self._headed = (key, line.number)
             return True
         return False
+
+    def _adopt(self, key: tuple[Owner, str], body: str, number: int) -> OpenTraceback | None:
+        """Loggers put their prefix only before the first line of a traceback: what follows it has none."""
+        headed, at = self._headed or (key, -1)
+        self._headed = None
+        if headed == key or number not in (at, at + 1) or headed not in self._open or not is_frame(body):
+            return None
+        if key in self._open:
+            self._close(self._open[key])
+        opened = self._open[key] = self._open.pop(headed)
+        opened.style = key[1]
+        return opened
 
     def _close(self, opened: OpenTraceback) -> None:
         if (record := opened.record()) is not None:
@@ -220,6 +270,8 @@ class _Scanner:
             body = text[piece.body : piece.end]
             if kind in LAUNCHER_KINDS:
                 self._launcher.feed(kind, body, line)
+            elif kind == "crash":
+                self._crashes.start((owner, piece.style), body, line)
             elif kind == "nccl_rank":
                 self._learn_rank(body, owner)
             elif kind == "world_size":
@@ -261,7 +313,7 @@ class _Scanner:
             if len(self._hits) >= _MAX_HIT_KEYS:
                 return
             hits = self._hits[key] = PatternHits(pattern.id, pattern.text, ranks, facts)
-        hits.count += 1
+        hits.count += line.weight
         if len(hits.lines) < MAX_HITS_KEPT:
             hits.lines.append(line)
 
@@ -271,7 +323,7 @@ class _Scanner:
             return
         rank, size = int(match["rank"]), int(match["n"])
         self._world_size = max(self._world_size or 0, size)
-        if not isinstance(owner, str):
+        if not isinstance(owner, str) or not owner.startswith("pid:"):
             return
         pid = int(owner.partition(":")[2])
         known = self._ranks.get(pid)
@@ -305,6 +357,8 @@ class _Scanner:
             world_size=self._world_size,
             n_lines=self._n_lines,
             notes=self._notes,
+            rank_of_task=self._tasks.ranks(self._world_size),
+            crashes=self._crashes.blocks,
         )
         put_in_order(timeline)
         return timeline

@@ -6,17 +6,20 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from torchtriage.logs.clocks import Clocks
 from torchtriage.logs.literals import LiteralIndex
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
-    from torchtriage.logs.launcher import LauncherRecord
+    from torchtriage.logs.crash_blocks import CrashBlock
+    from torchtriage.logs.end_records import LauncherRecord
     from torchtriage.logs.metrics import Metrics
     from torchtriage.logs.tracebacks import TracebackRecord
 
 Owner = int | str | None
-"""Who printed a line: a rank, a process whose rank is not known yet ("pid:957"), or nobody that the line tells."""
+"""Who printed a line: a rank, a process or a task whose rank is not known yet ("pid:957", "task:srun//3"), or nobody
+that the line tells."""
 
 MAX_TEXT_CHARS = 4096
 
@@ -29,6 +32,30 @@ class LogSource:
     lines: Iterable[str]
     rank: int | None = None
     host: str | None = None
+    thinned: Thinned | None = None
+    """What was kept of a log too large to be read line by line; then ``lines`` is empty."""
+    pid: int | None = None
+    task: tuple[str, str] | None = None
+    """The task whose file it is, as ``tasks.file_tasks`` tells."""
+
+    def numbered(self) -> Iterator[tuple[int, int, str]]:
+        """Lines with their number (from 1) and how many lines each stands for."""
+        if self.thinned is not None:
+            yield from self.thinned.kept
+            return
+        for number, line in enumerate(self.lines, start=1):
+            yield number, 1, line
+
+
+@dataclass(frozen=True)
+class Thinned:
+    """A log of which ``torchtriage.logs.sift`` kept some lines."""
+
+    kept: Sequence[tuple[int, int, str]]
+    """Line number, how many lines it stands for (0: it is counted with another one), text."""
+    n_lines: int
+    labelled: str
+    """What launcher labelled its lines, as ``prefixes.looks_labelled`` tells."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +95,8 @@ class Line:
     host: str | None = None
     stamp: tuple[str, str] | None = None
     """Format and text of the time stamp that the line, or the last stamped line before it in the file, carries."""
+    weight: int = 1
+    """How many lines of its kind it stands for, in a log that was thinned."""
     key: tuple[int, int, int] = (0, 0, 0)
     """Source index, line number, position in the line: the order inside one file."""
     order: int = -1
@@ -115,6 +144,19 @@ class Timeline:
     world_size: int | None
     n_lines: int
     notes: list[str]
+    rank_of_task: dict[str, int] = field(default_factory=dict[str, int])
+    crashes: list[CrashBlock] = field(default_factory=list["CrashBlock"])
+    clocks: Clocks = field(default_factory=Clocks)
+    """How well the clocks of the sources agree; filled in by ``order.put_in_order``."""
+
+    @property
+    def skew(self) -> dict[str, float]:
+        """Seconds by which the clock of a host (or of a file, by its name) is ahead of the reference's, where told."""
+        return self.clocks.skew
+
+    def order_is_known(self, first: Line, second: Line) -> bool:
+        """Whether it is certain which of two lines was printed first."""
+        return self.clocks.order_is_known(first, second)
 
     @property
     def ranks_seen(self) -> list[int]:

@@ -1,6 +1,8 @@
 """Python tracebacks, put together from lines that other ranks' lines interrupt.
 
-Knows the interpreter's formats (chained exceptions, exception groups, caret lines); does not say whose fault it was.
+Knows the interpreter's formats (chained exceptions, exception groups, caret lines), and tracebacks of other processes
+that stand inside a message: of DataLoader workers, Ray tasks, process pools, and in torchelastic's failure table. Does
+not say whose fault it was.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ if TYPE_CHECKING:
     from torchtriage.logs.records import Line, Owner
 
 _FRAME = re.compile(
-    r"^\s{1,40}File \"(?P<file>[^\"]{1,1024})\", line (?P<line>\d{1,9})(?:, in (?P<function>.{1,200}))?"
+    r"^\s{1,40}File \\?\"(?P<file>[^\"\\]{1,1024})\\?\", line (?P<line>\d{1,9})(?:, in (?P<function>.{1,200}))?"
 )
 _EXCEPTION = re.compile(
     r"^(?P<type>[A-Za-z_][\w.]{0,200}(?:\([\w.]{1,100}\))?)(?::(?:\s(?P<message>.*))?)?$", re.DOTALL
@@ -28,6 +30,10 @@ _LIBRARY_FILE = re.compile(
 _LAUNCHER_FILE = re.compile(
     r"torch/distributed/(?:run|launch|launcher|elastic)\b|accelerate/commands/|deepspeed/launcher|bin/(?:torchrun|accelerate|deepspeed)"
 )
+# torch's ExceptionWrapper ("Caught ValueError in DataLoader worker process 0.")
+_ORIGINAL = re.compile(r"^\s{0,8}Original Traceback \(most recent call last\):")
+_REMOTE_CALL = re.compile(r"^ray::[^\n]{1,400}?\(pid=(?P<pid>\d{1,10})")
+_TABLE_INDENT = 2
 MAX_MESSAGE_LINES = 40
 MAX_MESSAGE_CHARS = 4000
 MAX_JUNK_LINES = 50
@@ -60,6 +66,8 @@ class ExceptionRecord:
     user_frame: Frame | None = None
     last_frame: Frame | None = None
     in_launcher: bool = False
+    wraps: bool = False
+    """Its message is the traceback of another process, whose exception stands before it in the chain."""
 
 
 @dataclass
@@ -95,11 +103,15 @@ class OpenTraceback:
     start: Line
     style: str
     is_group: bool = False
+    in_table: bool = False
+    """It is part of torchelastic's failure table, and indented as such."""
     exceptions: list[ExceptionRecord] = field(default_factory=list[ExceptionRecord])
+    _wrapper: ExceptionRecord | None = None
+    _current: ExceptionRecord | None = None
     _user: Frame | None = None
     _last: Frame | None = None
     _launcher: bool = False
-    _state: Literal["frames", "message", "linked"] = "frames"
+    _state: Literal["frames", "message", "linked", "remote"] = "frames"
     _message_lines: int = 0
     _junk: int = 0
     _n_lines: int = 0
@@ -121,9 +133,13 @@ class OpenTraceback:
                 return "taken"
             text = _GROUP_MARK.sub("", text, count=1) if text.lstrip()[:1] in ("|", "+") else text
             text = text if not text.startswith((" |", "|")) else text.lstrip(" |")
+        elif self.in_table:
+            if not text.startswith(" " * _TABLE_INDENT):
+                return "closed"
+            text = text[_TABLE_INDENT:]
         if starts_traceback:
             return self._start_again()
-        if self._state == "frames":
+        if self._state in ("frames", "remote"):
             return self._in_frames(text, line)
         return self._in_message(text, line)
 
@@ -131,10 +147,16 @@ class OpenTraceback:
         # Without a link in between, a second header is another traceback, unless the first had no end yet.
         if self._state == "message":
             return "closed"
-        self._state = "frames"
+        self._enter("frames")
+        return "taken"
+
+    def _enter(self, state: Literal["frames", "remote"]) -> None:
+        """Begin with the frames of another exception."""
+        self._state = state
         self._user = self._last = None
         self._launcher = False
-        return "taken"
+        if state == "frames":
+            self._wrapper = None
 
     def _in_frames(self, text: str, line: Line) -> Literal["taken", "seen", "closed"]:
         if match := _FRAME.match(text):
@@ -151,16 +173,17 @@ class OpenTraceback:
             self._junk += 1
             return "closed" if self._junk > MAX_JUNK_LINES else "seen"
         if len(self.exceptions) < MAX_CHAIN:
-            self.exceptions.append(
-                ExceptionRecord(
-                    short_type(match["type"]),
-                    (match["message"] or "")[:MAX_MESSAGE_CHARS],
-                    line,
-                    self._user,
-                    self._last,
-                    self._launcher,
-                )
+            self._current = ExceptionRecord(
+                short_type(match["type"]),
+                (match["message"] or "")[:MAX_MESSAGE_CHARS],
+                line,
+                self._user,
+                self._last,
+                self._launcher,
             )
+            # What another process raised came before the exception that passes it on.
+            at = len(self.exceptions) if self._wrapper is None else self.exceptions.index(self._wrapper)
+            self.exceptions.insert(at, self._current)
         self._state = "message"
         self._message_lines = 0
         self._end = line
@@ -170,21 +193,45 @@ class OpenTraceback:
         if text.startswith((_CAUSE, _CONTEXT)):
             self._state = "linked"
             return "taken"
+        if self._is_remote(text):
+            self._wrapper = self._wrapper or self._current
+            if self._wrapper is not None:
+                self._wrapper.wraps = True
+                self._enter("remote")
+                return self._in_frames(text, line) if _FRAME.match(text) else "taken"
         self._message_lines += 1
         if self._message_lines > MAX_MESSAGE_LINES:
             return "closed"
-        last = self.exceptions[-1] if self.exceptions else None
-        if last is not None and self._state == "message" and len(last.message) < MAX_MESSAGE_CHARS:
+        last = self._current
+        # Process pools put the traceback that they pass on into triple quotes.
+        quotes = text.strip() == '"""'
+        if last is not None and self._state == "message" and len(last.message) < MAX_MESSAGE_CHARS and not quotes:
             last.message += "\n" + text[: MAX_MESSAGE_CHARS - len(last.message)]
             self._end = line
         return "taken" if self.style else "seen"
+
+    def _is_remote(self, text: str) -> bool:
+        """Whether the traceback of another process begins here, inside the message of an exception."""
+        if _ORIGINAL.match(text):
+            return True
+        if self._state == "linked":
+            return self._wrapper is not None and _REMOTE_CALL.match(text) is not None
+        current = self._current
+        return current is not None and _FRAME.match(text) is not None and current.message.startswith("ray::")
+
+    def _owner_of_all(self) -> Owner:
+        """The process that raised first: what a driver prints of a task is the task's."""
+        for exception in self.exceptions:
+            if self.owner is None and exception.wraps and (call := _REMOTE_CALL.match(exception.message)):
+                return f"pid:{int(call['pid'])}"
+        return self.owner
 
     def record(self) -> TracebackRecord | None:
         """What was read, or None when no exception line came."""
         if not self.exceptions:
             return None
         return TracebackRecord(
-            self.owner, self.start, self.exceptions, self.style, is_group=self.is_group, end=self._end
+            self._owner_of_all(), self.start, self.exceptions, self.style, is_group=self.is_group, end=self._end
         )
 
 
@@ -195,6 +242,11 @@ def bare_exception(owner: Owner, line: Line, text: str, style: str) -> Traceback
         return None
     record = ExceptionRecord(short_type(match["type"]), (match["message"] or "")[:MAX_MESSAGE_CHARS], line)
     return TracebackRecord(owner, line, [record], style, bare=True, end=line)
+
+
+def is_frame(text: str) -> bool:
+    """Whether a line is one of a traceback's frames."""
+    return _FRAME.match(text) is not None
 
 
 def short_type(name: str) -> str:

@@ -7,8 +7,13 @@ import re
 import statistics
 from typing import TYPE_CHECKING, NamedTuple
 
+from torchtriage.logs.curves import curves_of, row_limit
+from torchtriage.logs.losses import loss_signals
+from torchtriage.logs.memory_growth import memory_signals
 from torchtriage.logs.metric_plans import is_loss_like
+from torchtriage.logs.pace import pace_signals
 from torchtriage.logs.quotes import quote
+from torchtriage.logs.slow_ranks import slow_rank_signals
 from torchtriage.report import Scope, Signal
 
 if TYPE_CHECKING:
@@ -29,12 +34,6 @@ _MAY_OVERFLOW = re.compile(
     r"perplexity|ppl|scale|(?:^|_)(?:best|max|min|limit|threshold|tolera\w*|clip\w*|init\w*|target)(?:_|$)"
 )
 _GRADIENT = re.compile(r"grad")
-# Numbers that differ between ranks or steps as a matter of course.
-_VARIES = re.compile(
-    r"time|elapsed|_ms$|(?:^|_)(?:ms|sec|secs|seconds|eta|lr|mem|memory|peak|alloc\w*|reserved|gib|mib|tflops|mfu|port|pid|rank|"
-    r"local_rank|gpu|device|seed|epoch|step|iter\w*|samples|consumed\w*|skipped|retr\w+|overflow\w*|count|total|id|version|"
-    r"world_size|rss|temp\w*|power|bucket|scale)(?:_|$)|loss|speed|throughput|tokens_per|it/s"
-)
 _MIN_USUAL = 2
 _MIN_STEPS = 4
 _MAX_DEVIANTS = 3
@@ -49,7 +48,17 @@ def value_signals(timeline: Timeline) -> tuple[list[Signal], bool]:
     """Signals about values; also whether all values that should be finite and equal are."""
     signals = _nonfinite(timeline) + _diverged_for_good(timeline)
     outliers = _outliers(timeline)
-    return signals + outliers, not signals and not outliers
+    limit = row_limit(len(timeline.metrics.owners))
+    curves = {owner: curves_of(own, limit) for owner, own in timeline.metrics.owners.items()}
+    diverged = {signal.facts["metric"] for signal in signals}
+    losses = [
+        signal
+        for signal in loss_signals(curves, timeline.metrics.owners)
+        if signal.name != "log.metric_diverged" or signal.facts["metric"] not in diverged
+    ]
+    well = not signals and not outliers and not any(signal.name == "log.metric_diverged" for signal in losses)
+    others = [*losses, *pace_signals(curves), *slow_rank_signals(curves), *memory_signals(curves)]
+    return signals + outliers + others, well
 
 
 def _nonfinite(timeline: Timeline) -> list[Signal]:
@@ -61,8 +70,10 @@ def _nonfinite(timeline: Timeline) -> list[Signal]:
     signals: list[Signal] = []
     for metric, found in sorted(by_metric.items(), key=lambda item: min(f.seen.row.line.order for f in item[1])):
         n_ranks = sum(_prints(own, metric) for own in timeline.metrics.owners.values())
-        signals.append(_nonfinite_signal(metric, found, n_ranks))
-        if (rise := _rise(metric, found, n_ranks)) is not None:
+        found.sort(key=_first_mover)
+        rise = _rise(metric, found, n_ranks)
+        signals.append(_nonfinite_signal(metric, found, n_ranks, rose_before=rise is not None))
+        if rise is not None:
             signals.append(rise)
     return signals[: 2 * MAX_SIGNALS]
 
@@ -86,13 +97,20 @@ def _prints(own: OwnerMetrics, metric: str) -> bool:
     return any(spot.name == metric for row in (*own.head[:8], *list(own.tail)[-8:]) for spot in row.plan.fields)
 
 
-def _nonfinite_signal(metric: str, found: list[_Found], n_ranks: int) -> Signal:
+def _first_mover(found: _Found) -> tuple[float, int]:
+    """Order by step; where steps are equal or unknown, the order in which lines came says little, so by rank."""
+    step = found.seen.row.step
+    rank = found.owner if isinstance(found.owner, int) else -1
+    return (math.inf if step is None else step), rank
+
+
+def _nonfinite_signal(metric: str, found: list[_Found], n_ranks: int, *, rose_before: bool) -> Signal:
     name = "log.nonfinite_metric"
-    found = sorted(found, key=lambda f: f.seen.row.line.order)
     first = found[0]
     ranks = sorted(f.owner for f in found if isinstance(f.owner, int))
     steps = {f.seen.row.step for f in found}
     first_step = min((step for step in steps if step is not None), default=None)
+    firsts = [f.owner for f in found if isinstance(f.owner, int) and f.seen.row.step == first_step]
     return Signal(
         name=name,
         scope=Scope(ranks=ranks),
@@ -101,13 +119,22 @@ def _nonfinite_signal(metric: str, found: list[_Found], n_ranks: int) -> Signal:
             "step": first_step,
             "all_ranks": n_ranks > 1 and len(found) == n_ranks,
             "first_rank": first.owner if isinstance(first.owner, int) else None,
+            "first_ranks": firsts,
             "n_ranks": n_ranks,
             "same_step": len(steps) == 1,
             "recovered": all(f.seen.finite_after for f in found),
+            "value": _text_of(first.seen.row, metric),
+            "last_finite": _last_finite(metric, first.seen),
+            "rose_before": rose_before,
         },
         evidence=[quote(f.seen.row.line, name) for f in found[:3]],
         time_s=first.seen.row.line.time_s,
     )
+
+
+def _last_finite(metric: str, seen: NonFinite) -> float | None:
+    values = [row.values[metric] for row in seen.before if metric in row.values]
+    return values[-1] if values and math.isfinite(values[-1]) else None
 
 
 def _rise(metric: str, found: list[_Found], n_ranks: int) -> Signal | None:
@@ -181,7 +208,7 @@ def _level(rows: Iterable[Row], metric: str) -> float | None:
 def _outliers(timeline: Timeline) -> list[Signal]:
     signals: list[Signal] = []
     for (index, metric), table in timeline.metrics.integers.items():
-        if not table.dead and not _VARIES.search(metric) and (signal := _outlier(timeline, index, metric, table)):
+        if not table.dead and (signal := _outlier(timeline, index, metric, table)):
             signals.append(signal)
     return signals[:MAX_SIGNALS]
 

@@ -1,74 +1,61 @@
-"""Collective time-outs as ProcessGroupNCCL's watchdog words them, torch 1.13 to 2.14 and the nccl2 backend.
+"""Collective time-outs as ProcessGroupNCCL's watchdog words them, and what all ranks' words together show.
 
-A rank that prints such a line is normally a victim: these signals say what did not finish where, not who is to blame.
+A rank that prints such a line is normally a victim: the signals say what did not finish where, and which rank did not
+join it where that can be told. They never say why.
 """
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from torchtriage.logs.quotes import quote
+from torchtriage.logs.call_sites import add_call_sites, call_of, site_of
+from torchtriage.logs.read import MAX_RECORDS_KEPT
+from torchtriage.logs.watchdog_absent import Rest, absent_signals
+from torchtriage.logs.watchdog_cross import cross_signals
+from torchtriage.logs.watchdog_groups import GroupView, Job, view_job
+from torchtriage.logs.watchdog_judge import judge_groups
+from torchtriage.logs.watchdog_lines import Timeout, quote_record, read_progress, read_timeouts
+from torchtriage.logs.watchdog_reports import desync_words, report_signals
+from torchtriage.logs.watchdog_waits import wait_signals
 from torchtriage.report import Scope, Signal
 
 if TYPE_CHECKING:
-    from torchtriage.logs.records import Line, Timeline
+    from collections.abc import Sequence
 
-_WORK = re.compile(
-    r"WorkNCCL\(SeqNum=(?P<seq>\d{1,19}), OpType=(?P<op>\w{1,60})"
-    r"(?:, NumelIn=(?P<numel_in>\d{1,19}), NumelOut=(?P<numel_out>\d{1,19}))?, Timeout\(ms\)=(?P<timeout>\d{1,19})\)"
-    r"(?: ran for (?P<ran>\d{1,19}) milliseconds)?"
-)
-_PROGRESS = re.compile(
-    r"[lL]ast enqueued (?:NCCL )?work: (?P<enqueued>-?\d{1,19}), "
-    r"last completed (?:NCCL )?work: (?P<completed>-?\d{1,19})"
-)
-_FAILED_AT = re.compile(r"(?:watchdog at work(?: sequence id)?|Timeout at NCCL work): (?P<seq>\d{1,19})")
-_GROUP = re.compile(
-    r"\[PG (?:ID )?(?P<id>\w{1,20})(?: PG GUID (?P<guid>\w{1,40})(?:\((?P<desc>[^)]{0,100})\))?)?"
-    r"[^\]]{0,40}? Rank (?P<rank>\d{1,7})\]"
-)
-_GROUP_RANK = re.compile(r"\[Rank (?P<rank>\d{1,7})\]")
-_NCCL2 = re.compile(r"on rank (?P<rank>\d{1,7}) due to")
-_RUNNING = r"is running (?:inconsistent )?collective: CollectiveFingerPrint"
-_FINGERPRINT = re.compile(
-    rf"Rank (?P<a>\d{{1,7}}) {_RUNNING}\((?P<first>.{{1,400}}?)\), but "
-    rf"Rank (?P<b>\d{{1,7}}) {_RUNNING}\((?P<second>.{{1,400}}?)\)"
-)
-_DESYNC = re.compile(
-    r"(?:\[[\d, ]{1,400}\]) (?:joined but didn't finish|finished) collective #\d{1,19}.{0,80}|"
-    r"never joined any collectives"
-)
-# Operations of which all ranks must give the same number of elements; the others may be uneven by design.
-_EVEN = frozenset(
-    {"ALLREDUCE", "BROADCAST", "REDUCE", "ALLGATHER", "_ALLGATHER_BASE", "ALLGATHER_BASE", "REDUCE_SCATTER",
-     "_REDUCE_SCATTER_BASE", "REDUCE_SCATTER_BASE", "BARRIER"}
-)  # fmt: skip
-_SIDED = frozenset({"SEND", "RECV", "COALESCED", "GATHER", "SCATTER", "UNKNOWN"})
-_UNTOLD: dict[str, Any] = dict.fromkeys(("seq", "operation", "numel_in", "numel_out", "timeout_ms", "ran_ms"))
+    from torchtriage.logs.records import Timeline
+    from torchtriage.logs.watchdog_lines import Progress
+
 MAX_SIGNALS = 128
 _MAX_PROGRESS = 64
+_ABSENCE_KINDS = ("watchdog", "progress", "watchdog_nccl2", "wait_timeout", "observed_dump")
+# The watchdog looks every second or so; this far above the time-out, the watchdog itself was held up.
+_LATE_FACTOR = 1.5
+_LATE_MS = 60_000
+_SIGKILL = -9
+# How a process ends when its own watchdog or its launcher ends it.
+_NO_END_OF_ITS_OWN = frozenset({None, -6, -15})
 
 
-@dataclass
-class _Timeout:
-    """One collective that did not finish, as one rank reports it."""
+def watchdog_signals(
+    timeline: Timeline, exceptions: Sequence[Signal] = (), exits: Sequence[Signal] = ()
+) -> list[Signal]:
+    """``log.watchdog_timeout`` per rank and group, and what ranks show together.
 
-    rank: int | None
-    line: Line
-    facts: dict[str, Any]
-    group: str | None = None
-    more: list[Line] = field(default_factory=list["Line"])
-
-
-def watchdog_signals(timeline: Timeline) -> list[Signal]:
-    """``log.watchdog_timeout`` per rank and group, and ``log.collectives_differ`` where ranks disagree."""
-    timeouts = _timeouts(timeline)
-    progress = _add_progress(timeline, timeouts)
-    desync = _desync(timeline)
-    signals = [_signal(timeout, progress, desync) for timeout in timeouts[:MAX_SIGNALS]]
-    return signals + _differences(timeouts) + _fingerprints(timeline)
+    Args:
+        timeline: what was read.
+        exceptions: signals of ``exceptions.exception_signals``; a rank with one of its own did not just go missing.
+        exits: signals of ``exits.exit_signals``, likewise.
+    """
+    progress = read_progress(timeline)
+    timeouts = read_timeouts(timeline, progress)
+    add_call_sites(timeline, timeouts)
+    job = view_job(timeline, timeouts, progress, complete=_is_complete(timeline))
+    desync = desync_words(timeline)
+    told = {view.key: _progress_facts(view) for view in job.views.values()}
+    signals = [_signal(timeout, job, told, desync) for timeout in timeouts[:MAX_SIGNALS]]
+    signals += cross_signals(job) + judge_groups(job)
+    signals += absent_signals(timeline, job, progress, timeouts, _rest(exceptions, exits))
+    return signals + report_signals(timeline) + wait_signals(timeline)
 
 
 def first_hang_order(timeline: Timeline) -> int | None:
@@ -77,188 +64,73 @@ def first_hang_order(timeline: Timeline) -> int | None:
     return min((line.order for kind in kinds for line in timeline.records.get(kind, ())), default=None)
 
 
-def _rank_of(line: Line) -> int | None:
-    if line.rank is not None:
-        return line.rank
-    match = _GROUP.search(line.text) or _GROUP_RANK.search(line.text)
-    return int(match["rank"]) if match else None
+def _is_complete(timeline: Timeline) -> bool:
+    """Whether all lines were kept, so that the lack of one says something."""
+    kept = [timeline.records.get(kind, ()) for kind in _ABSENCE_KINDS]
+    return all(len(lines) < MAX_RECORDS_KEPT and all(line.weight == 1 for line in lines) for lines in kept)
 
 
-def _group_of(text: str) -> str | None:
-    match = _GROUP.search(text)
-    if match is None:
-        return None
-    return match["desc"] or match["guid"] or match["id"]
+def _rest(exceptions: Sequence[Signal], exits: Sequence[Signal]) -> Rest:
+    own = [s for s in exceptions if s.name == "log.python_exception" and not s.facts["cascade"]]
+    ended = {rank for signal in own for rank in signal.scope.ranks}
+    killed: set[int] = set()
+    for signal in exits:
+        if signal.facts["by_launcher"] and signal.facts["exitcode"] == _SIGKILL:
+            killed.update(signal.scope.ranks)
+        elif not signal.facts["by_launcher"] and signal.facts["exitcode"] not in _NO_END_OF_ITS_OWN:
+            ended.update(signal.scope.ranks)
+    return Rest(frozenset(ended), frozenset(killed))
 
 
-def _timeouts(timeline: Timeline) -> list[_Timeout]:
-    found: dict[tuple[object, ...], _Timeout] = {}
-    for line in sorted(timeline.records.get("watchdog", ()), key=lambda line: line.order):
-        match = _WORK.search(line.text)
-        if match is None:
-            continue
-        rank = _rank_of(line)
-        numbers = {name: int(value) for name, value in match.groupdict().items() if name != "op" and value is not None}
-        # The same event is printed again when the watchdog thread ends; count it once.
-        key = (rank, numbers["seq"], match["op"], numbers.get("numel_in"), numbers["timeout"])
-        group = _group_of(line.text)
-        if key in found:
-            found[key].group = found[key].group or group
-            continue
-        facts = {
-            "seq": numbers["seq"],
-            "operation": match["op"],
-            "numel_in": numbers.get("numel_in"),
-            "numel_out": numbers.get("numel_out"),
-            "timeout_ms": numbers["timeout"],
-            "ran_ms": numbers.get("ran"),
-        }
-        found[key] = _Timeout(rank, line, facts, group)
-    timed_out = {timeout.rank for timeout in found.values()}
-    for kind in ("watchdog_nccl2", "wait_timeout"):
-        for line in timeline.records.get(kind, ()):
-            match = _NCCL2.search(line.text)
-            rank = int(match["rank"]) if match else _rank_of(line)
-            if rank in timed_out:
-                continue
-            timed_out.add(rank)
-            found[kind, rank] = _Timeout(rank, line, dict(_UNTOLD), _group_of(line.text))
-    return list(found.values())
+def _progress_facts(view: GroupView) -> dict[str, list[int]]:
+    """Enqueued and completed by rank, those that are furthest behind first where not all can be told."""
+    furthest = sorted(view.progress.values(), key=_behindness)[:_MAX_PROGRESS]
+    return {str(told.rank): [told.enqueued, told.completed] for told in sorted(furthest, key=lambda told: told.rank)}
 
 
-def _add_progress(timeline: Timeline, timeouts: list[_Timeout]) -> dict[str, list[int]]:
-    """Give time-outs their group and progress; also return what every rank says of its own progress."""
-    by_rank: dict[str, list[int]] = {}
-    of_rank: dict[int | None, list[_Timeout]] = {}
-    for timeout in timeouts:
-        of_rank.setdefault(timeout.rank, []).append(timeout)
-    for line in sorted(timeline.records.get("progress", ()), key=lambda line: line.order):
-        match = _PROGRESS.search(line.text)
-        if match is None:
-            continue
-        rank = _rank_of(line)
-        enqueued, completed = int(match["enqueued"]), int(match["completed"])
-        group = _group_of(line.text)
-        if rank is not None and (str(rank) in by_rank or len(by_rank) < _MAX_PROGRESS):
-            by_rank[str(rank)] = [enqueued, completed]
-        at = _FAILED_AT.search(line.text)
-        for timeout in of_rank.get(rank, ()):
-            if timeout.group is not None and group is not None and timeout.group != group:
-                continue
-            if at is not None and timeout.facts["seq"] not in (None, int(at["seq"])):
-                continue
-            timeout.group = timeout.group or group
-            if "last_enqueued" not in timeout.facts:
-                timeout.facts |= {"last_enqueued": enqueued, "last_completed": completed}
-                timeout.more.append(line)
-            break
-    return by_rank
+def _behindness(told: Progress) -> tuple[int, int, int]:
+    return (told.enqueued, told.completed, told.rank)
 
 
-def _desync(timeline: Timeline) -> list[str]:
-    found: dict[str, None] = {}
-    for line in timeline.records.get("desync", ()):
-        if (match := _DESYNC.search(line.text)) and len(found) < 8:
-            found[match[0].strip()] = None
-    return list(found)
-
-
-def _signal(timeout: _Timeout, progress: dict[str, list[int]], desync: list[str]) -> Signal:
+def _signal(timeout: Timeout, job: Job, told: dict[str | None, dict[str, list[int]]], desync: list[str]) -> Signal:
     name = "log.watchdog_timeout"
-    facts: dict[str, Any] = {"last_enqueued": None, "last_completed": None} | timeout.facts
-    facts |= {"group": timeout.group, "from_this_rank": True}
-    if progress:
-        facts["progress_by_rank"] = progress
-    if desync:
-        facts["desync"] = desync
+    group = timeout.group
+    view = job.views.get(None if group is None else "default_pg" if group.is_default else group.key)
+    shown = (view.name if view else None) or (group and (group.desc or group.key)) or None
+    facts: dict[str, Any] = {
+        "seq": timeout.seq,
+        "operation": timeout.operation,
+        "numel_in": timeout.numel_in,
+        "numel_out": timeout.numel_out,
+        "timeout_ms": timeout.timeout_ms,
+        "ran_ms": timeout.ran_ms,
+        "last_enqueued": timeout.progress.enqueued if timeout.progress else None,
+        "last_completed": timeout.progress.completed if timeout.progress else None,
+        "group": shown,
+        "from_this_rank": True,
+        "late_watchdog": _is_late(timeout),
+    }
+    more = {
+        "call": call_of(timeout),
+        "where": site_of(timeout),
+        "desync": desync,
+        "progress_by_rank": told.get(view.key if view else None),
+    }
+    facts |= {fact: value for fact, value in more.items() if value}
+    evidence = [quote_record(timeout.line, name)]
+    if timeout.progress:
+        evidence.append(quote_record(timeout.progress.line, name))
     return Signal(
         name=name,
-        scope=Scope(
-            ranks=[] if timeout.rank is None else [timeout.rank],
-            groups=[timeout.group] if timeout.group else [],
-        ),
+        scope=Scope(ranks=[] if timeout.rank is None else [timeout.rank], groups=[shown] if shown else []),
         facts=facts,
-        evidence=[quote(timeout.line, name, "WorkNCCL")] + [quote(line, name, "last enq") for line in timeout.more[:1]],
+        evidence=evidence,
         time_s=timeout.line.time_s,
     )
 
 
-def _differences(timeouts: list[_Timeout]) -> list[Signal]:
-    """Ranks that report different operations or sizes at one sequence number of one group."""
-    at: dict[tuple[str | None, int], dict[int, _Timeout]] = {}
-    for timeout in timeouts:
-        if timeout.rank is not None and timeout.facts["seq"] is not None:
-            at.setdefault((timeout.group, timeout.facts["seq"]), {}).setdefault(timeout.rank, timeout)
-    signals: list[Signal] = []
-    for (group, seq), by_rank in at.items():
-        if len(by_rank) < 2:
-            continue
-        operations = {timeout.facts["operation"] for timeout in by_rank.values()}
-        sizes = {timeout.facts["numel_in"] for timeout in by_rank.values()}
-        if not (len(operations) > 1 and not operations & _SIDED) and not (
-            len(operations) == 1 and operations <= _EVEN and len(sizes) > 1
-        ):
-            continue
-        name = "log.collectives_differ"
-        ranks = sorted(by_rank)
-        shown = _one_per_kind(by_rank)
-        signals.append(
-            Signal(
-                name=name,
-                scope=Scope(ranks=ranks, groups=[group] if group else []),
-                facts={
-                    "seq": seq,
-                    "group": group,
-                    "same_operation": len(operations) == 1,
-                    "by_rank": {str(r): _words(by_rank[r]) for r in ranks[:_MAX_PROGRESS]},
-                },
-                evidence=[quote(timeout.line, name, "WorkNCCL") for timeout in shown],
-                time_s=min((t.line.time_s for t in by_rank.values() if t.line.time_s is not None), default=None),
-            )
-        )
-    return signals[:MAX_SIGNALS]
-
-
-def _operation(fingerprint: str) -> str | None:
-    found = re.search(r"OpType=(\w{1,40})", fingerprint)
-    return found[1] if found else None
-
-
-def _words(timeout: _Timeout) -> str:
-    numel = timeout.facts["numel_in"]
-    return timeout.facts["operation"] if numel is None else f"{timeout.facts['operation']} {numel}"
-
-
-def _one_per_kind(by_rank: dict[int, _Timeout]) -> list[_Timeout]:
-    kinds: dict[str, _Timeout] = {}
-    for rank in sorted(by_rank):
-        kinds.setdefault(_words(by_rank[rank]), by_rank[rank])
-    return list(kinds.values())[:4]
-
-
-def _fingerprints(timeline: Timeline) -> list[Signal]:
-    """``TORCH_DISTRIBUTED_DEBUG=DETAIL`` shows both sides in one message."""
-    name = "log.collectives_differ"
-    signals: list[Signal] = []
-    seen: set[tuple[int, int]] = set()
-    for line in timeline.records.get("fingerprint", ()):
-        match = _FINGERPRINT.search(line.text)
-        if match is None or (pair := (int(match["a"]), int(match["b"]))) in seen or len(seen) >= MAX_SIGNALS:
-            continue
-        seen.add(pair)
-        seq = re.search(r"SequenceNumber=(\d{1,19})", match["first"])
-        signals.append(
-            Signal(
-                name=name,
-                scope=Scope(ranks=sorted(set(pair))),
-                facts={
-                    "seq": int(seq[1]) if seq else None,
-                    "group": None,
-                    "same_operation": _operation(match["first"]) == _operation(match["second"]),
-                    "by_rank": {str(pair[0]): match["first"][:200], str(pair[1]): match["second"][:200]},
-                },
-                evidence=[quote(line, name, "CollectiveFingerPrint")],
-                time_s=line.time_s,
-            )
-        )
-    return signals
+def _is_late(timeout: Timeout) -> bool:
+    """Whether the time-out was noticed long after it was over."""
+    if timeout.ran_ms is None or not timeout.timeout_ms:
+        return False
+    return timeout.ran_ms > timeout.timeout_ms * _LATE_FACTOR and timeout.ran_ms - timeout.timeout_ms > _LATE_MS

@@ -1,0 +1,76 @@
+"""Texts by which lines about ends of processes are found: (literal, kind of record)."""
+
+from __future__ import annotations
+
+LAUNCHER_TEXTS: tuple[tuple[str, str], ...] = (
+    # torchelastic
+    ("failed (exitcode: ", "elastic_failed"),
+    ("closing signal SIG", "elastic_signal"),
+    ("forcefully exiting via", "elastic_signal"),
+    ("Root Cause (first observed failure)", "table_root"),
+    ("Failures:", "table_failures"),
+    (" host ", "table_host"),
+    (" rank ", "table_rank"),
+    (" exitcode ", "table_exitcode"),
+    (" error_file: ", "table_error_file"),
+    # Slurm
+    ("srun: error: ", "srun"),
+    ("oom-kill event", "oom_kill"),
+    ("oom_kill event", "oom_kill"),
+    ("OOM Killed", "oom_kill"),
+    ("DUE TO ", "cancelled"),
+    ("OUT_OF_ME", "slurm_accounting"),
+    ("NODE_FAIL", "slurm_accounting"),
+    ("TIMEOUT", "slurm_accounting"),
+    ("PREEMPTED", "slurm_accounting"),
+    ("CANCELLED", "slurm_accounting"),
+    ("FAILED", "slurm_accounting"),
+    # kernel
+    ("Out of memory: Killed process", "oom_kill"),
+    ("out of memory: Killed process", "oom_kill"),
+    ("oom-kill:constraint", "oom_kill"),
+    # Kubernetes and containers
+    ("OOMKilled", "pod"),
+    ("Evicted", "pod"),
+    ("Preempted", "pod"),
+    ("TaintManagerEviction", "pod"),
+    ("eason: ", "pod"),
+    ("Exit Code: ", "pod"),
+    ("exitCode: ", "pod"),
+    ("Name: ", "pod"),
+    ("  name: ", "pod"),
+    (" Error ", "pod"),
+    (" exited with code ", "container"),
+    ("command terminated with exit code ", "container"),
+    # DeepSpeed, torch.multiprocessing, Lightning, Accelerate, SkyPilot
+    ("Killing subprocess", "deepspeed_kill"),
+    ("exits with return code = ", "deepspeed_exit"),
+    (" terminated with signal SIG", "spawn_exit"),
+    (" terminated with exit code ", "spawn_exit"),
+    (" terminated with the following error", "spawn_error"),
+    ("Child process with PID ", "lightning_child"),
+    ("died with <Signals.", "subprocess"),
+    ("returned non-zero exit status ", "subprocess"),
+    ("return code list", "skypilot"),
+    # MPI
+    ("process rank ", "mpi_exit"),
+    (" (Killed).", "mpi_exit"),
+    (" (Segmentation fault).", "mpi_exit"),
+    (" (Aborted).", "mpi_exit"),
+    (" (Bus error).", "mpi_exit"),
+    ("Process name: [", "mpi_process"),
+    ("Exit code: ", "mpi_process"),
+    (" RUNNING AT ", "mpi_process"),
+    ("EXIT CODE: ", "mpi_process"),
+    ("KILLED BY SIGNAL: ", "mpi_process"),
+    # Ray
+    ("node running low on memory", "ray_memory"),
+    ("which exceeds the memory usage threshold", "ray_memory"),
+    ("killed due to memory pressure", "ray_memory"),
+    ("worker died or was killed", "ray_died"),
+    ("its worker process has died", "ray_died"),
+    # shells and systemd
+    ("(core dumped)", "shell"),
+    ("Killed", "shell"),
+    ("process exited, code=", "systemd"),
+)
