@@ -21,7 +21,6 @@ UNDECIDED = {
     "case-016": "the message alone does not tell whose memory it is",
     "case-018": "memory snapshots were given and are not judged yet",
     "case-023": "nvidia-smi output is not judged yet",
-    "case-053": "the rank that left wrote no dump, and its log ends like its peer's",
     "case-055": "the run was looked at while it ran, and its end is not in the log",
     "case-056": "a lock that a rank waits for has no name",
     "case-058": "the log has no rank marks, and both ranks wait in one group at different places",
@@ -31,11 +30,9 @@ UNDECIDED = {
     "case-077": "the message alone does not tell what holds the memory",
     "case-079": "the log has no step numbers",
     "case-080": "the run was looked at while it ran, and only one rank printed its end",
-    "case-081": "the times that the log prints are not judged yet",
 }
 # Cases that are judged wrongly today: each must leave this list when it is mended.
 MISJUDGED = {
-    "case-063": "a rank that dropped a batch did one update less; what it printed of that names no error",
     "case-078": "the log does not say how many ranks there are, so a fault of all ranks names none",
 }
 

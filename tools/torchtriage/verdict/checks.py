@@ -52,6 +52,10 @@ _HANG_SIGNS = frozenset(
     {
         "log.watchdog_timeout",
         "log.collectives_differ",
+        "log.desync_report",
+        "log.gloo_timeout",
+        "log.barrier_late",
+        "log.heartbeat_lost",
         "log.stopped_early",
         "log.left_loop_early",
         "flight.behind_on_enqueue",

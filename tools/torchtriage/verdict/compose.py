@@ -19,6 +19,7 @@ from torchtriage.report import (
 from torchtriage.verdict.checks import next_checks, rivals
 from torchtriage.verdict.gather import UNJUDGED
 from torchtriage.verdict.health import good_signs, job_finished, reasons_against_health
+from torchtriage.verdict.recognised import recognise, recognise_beside
 from torchtriage.verdict.summary import open_summary, summary_of, telling
 from torchtriage.wording import some
 
@@ -48,9 +49,11 @@ def compose(tool: str, book: Playbook, decision: Decision, findings: Findings, p
     decided = best is not None and best.confidence >= SUSPECTED_FROM
     gaps = _gaps(findings, hints=not decided)
     if best is not None and best.confidence >= SUSPECTED_FROM:
+        diagnosed = best.confidence >= DIAGNOSED_FROM
+        evidence = _evidence(best.observed)
         return Verdict(
             tool=tool,
-            status="diagnosed" if best.confidence >= DIAGNOSED_FROM else "suspected",
+            status="diagnosed" if diagnosed else "suspected",
             summary=summary_of(best),
             branch=best.entry.branch,
             failure_mode=best.entry.id,
@@ -58,11 +61,14 @@ def compose(tool: str, book: Playbook, decision: Decision, findings: Findings, p
             cause=best.entry.cause,
             fix=list(best.entry.fix),
             culprits=_culprits(best),
-            evidence=_evidence(best.observed),
+            evidence=evidence,
             candidates=candidates,
             ruled_out=_ruled_out(best, decision, book),
             gaps=gaps,
             next_checks=next_checks(rivals(decision.assessments), findings, paths),
+            recognised=recognise_beside(findings.observations, book, evidence)
+            if diagnosed
+            else recognise(findings.observations, book, pasted=tool == "explain_symptom"),
         )
     against = reasons_against_health(findings)
     if not against:
@@ -87,6 +93,7 @@ def compose(tool: str, book: Playbook, decision: Decision, findings: Findings, p
         ruled_out=[RuledOut(failure_mode=e.id, because=why) for e, why in decision.ruled_out[:MAX_RULED_OUT]],
         gaps=_limited([*gaps, *(_why_not_healthy(findings, against) if paths else ())]),
         next_checks=next_checks(decision.assessments[:2], findings, paths),
+        recognised=recognise(findings.observations, book, pasted=tool == "explain_symptom"),
     )
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from torchtriage.knowledge.templates import template_key
 from torchtriage.verdict.gather import pattern_key
 
 if TYPE_CHECKING:
@@ -78,7 +79,11 @@ class _View:
 
     def matching(self, condition: Condition) -> list[Observation]:
         """The observations that satisfy a condition."""
-        names = condition.signals or tuple(pattern_key(t, condition.regex) for t in condition.texts)
+        names = (
+            *condition.signals,
+            *(pattern_key(t, condition.regex) for t in condition.texts),
+            *(template_key(t) for t in condition.templates),
+        )
         found = [o for n in names for o in self._by_name.get(n, ()) if _facts_fit(o.facts, condition.where)]
         if not found or condition.ranks is None:
             return found

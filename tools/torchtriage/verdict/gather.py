@@ -5,7 +5,6 @@ Structured artefacts are read together in isolated workers; logs are read here, 
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -23,8 +22,10 @@ if TYPE_CHECKING:
     from torchtriage.artefacts.isolate import Outcome
     from torchtriage.knowledge.entries import Condition
     from torchtriage.knowledge.load import Playbook
+    from torchtriage.knowledge.templates import Template
     from torchtriage.logs.analyze import LogFindings, PatternMatch
-    from torchtriage.logs.read import LogSource
+    from torchtriage.logs.messages import Reading
+    from torchtriage.logs.records import LogSource, PatternSet
 
 # Worker task by artefact kind: what this version reads, besides logs.
 TASK_OF_KIND = {"flight_recorder": "flight", "stack_dump": "stacks", "ras": "ras", "trace": "trace"}
@@ -36,20 +37,18 @@ UNJUDGED = {
     "config": "configuration",
 }
 NOT_JUDGED = "could not be judged"
-# torchrun --log-dir writes <attempt>/<local rank>/stderr.log
-_TORCHRUN_LOG = re.compile(r"(?:^|/)(\d{1,5})/std(?:out|err)\.log$")
 
 
 @dataclass(frozen=True)
 class Observation:
-    """A signal, or a line that matched a playbook text, in the one form that decisions are made on."""
+    """A signal, or a line that holds a playbook text or is a known message: the form that decisions are made on."""
 
     name: str
     ranks: frozenset[int]
     facts: Mapping[str, Any]
     evidence: tuple[Evidence, ...]
     pattern: str | None = None
-    """Key of the playbook text that matched, for ``log.pattern``."""
+    """Key of the playbook text that matched, for ``log.pattern``; of the template, for ``log.template``."""
     order: float = 0.0
     """Position in the log's timeline; 0 where there is none."""
     hosts: tuple[str, ...] = ()
@@ -102,8 +101,11 @@ def gather(inputs: Inputs, book: Playbook, progress: Callable[[int, int], None] 
     logs = inputs.of("log")
     findings.notes.extend(inputs.notes)
     jobs = [Job(TASK_OF_KIND[a.kind], a) for a in inputs.artefacts if a.kind in TASK_OF_KIND]
-    outcomes = run_jobs(jobs, progress) if jobs else []
-    log_findings = scan_logs([_log_source(a, findings.losses) for a in logs], book, findings) if logs else None
+    thinning = _thinning_jobs(logs, book) if logs else []
+    outcomes = run_jobs([*jobs, *thinning], progress) if jobs or thinning else []
+    sources = _log_sources(logs, thinning, outcomes[len(jobs) :], findings.losses) if logs else []
+    outcomes = outcomes[: len(jobs)]
+    log_findings = scan_logs(sources, book, findings) if logs else None
     rank_of_pid = dict(log_findings.rank_of_pid) if log_findings else {}
     if recorded := inputs.of("rank_note"):
         from torchtriage.stacks.tool import ranks_of_pids
@@ -131,29 +133,60 @@ def gather(inputs: Inputs, book: Playbook, progress: Callable[[int, int], None] 
 
 
 def scan_logs(sources: Sequence[LogSource], book: Playbook, findings: Findings) -> LogFindings:
-    """Scan logs (or a pasted text) for events and for the playbook's texts, and add what was observed."""
+    """Scan logs (or a pasted text) for events, the playbook's texts and known messages; add what was observed."""
     from torchtriage.logs.analyze import analyze
-    from torchtriage.logs.read import LogPattern, PatternSet, scan
+    from torchtriage.logs.messages import readings
+    from torchtriage.logs.read import scan
 
     wanted = patterns_of(c for e in book.entries.values() for c in e.conditions())
-    patterns = PatternSet([LogPattern(id=key, text=text, regex=regex) for key, (text, regex) in wanted.items()])
-    found = analyze(scan(sources, patterns))
+    known = {template.key: template for template in book.templates.values()}
+    timeline = scan(sources, log_patterns(book))
+    found = analyze(timeline)
     findings.kinds_read.add("log")
     findings.ranks.update(found.ranks_seen)
     findings.observations.extend(_of_signal(s) for s in found.signals)
-    findings.observations.extend(_of_match(m) for m in found.pattern_matches)
+    findings.observations.extend(_of_match(m) for m in found.pattern_matches if m.pattern_id in wanted)
+    messages = readings(timeline.hits, {key: template.regex for key, template in known.items()})
+    findings.observations.extend(_of_message(m, known[m.key]) for m in messages)
     findings.notes.extend(found.notes)
     return found
 
 
-def _log_source(artefact: Artefact, losses: list[str]) -> LogSource:
-    from torchtriage.logs.read import LogSource
+def log_patterns(book: Playbook) -> PatternSet:
+    """Everything that the playbook looks for in logs: texts of its entries and the messages that it knows."""
+    from torchtriage.logs.records import LogPattern, PatternSet
 
-    identity = identity_of(artefact.name)
-    rank = identity.rank
-    if rank is None and (found := _TORCHRUN_LOG.search(artefact.name)):
-        rank = int(found[1])
-    return LogSource(name=artefact.name, lines=read_lines(artefact, losses), rank=rank, host=identity.host)
+    wanted = patterns_of(c for e in book.entries.values() for c in e.conditions())
+    patterns = [LogPattern(id=key, text=text, regex=regex) for key, (text, regex) in wanted.items()]
+    patterns += [pattern for template in book.templates.values() for pattern in template.patterns()]
+    return PatternSet(patterns)
+
+
+def _thinning_jobs(logs: Sequence[Artefact], book: Playbook) -> list[Job]:
+    from torchtriage.logs.thin import thinning_jobs
+
+    return thinning_jobs(logs, log_patterns(book))
+
+
+def _log_sources(
+    logs: Sequence[Artefact], thinning: Sequence[Job], outcomes: Sequence[Outcome], losses: list[str]
+) -> list[LogSource]:
+    from torchtriage.logs.records import LogSource
+    from torchtriage.logs.tasks import file_tasks
+    from torchtriage.logs.thin import thinned_logs
+
+    thinned = thinned_logs(thinning, outcomes, losses)
+    tasks = file_tasks([log.name for log in logs])
+    sources: list[LogSource] = []
+    for log in logs:
+        identity = identity_of(log.name)
+        lines = () if log.name in thinned else read_lines(log, losses)
+        sources.append(
+            LogSource(
+                log.name, lines, identity.rank, identity.host, thinned.get(log.name), identity.pid, tasks.get(log.name)
+            )
+        )
+    return sources
 
 
 def _analyze_flight(outcomes: Sequence[Outcome], rank_of_pid: dict[int, int], findings: Findings) -> None:
@@ -259,4 +292,15 @@ def _of_match(match: PatternMatch) -> Observation:
         evidence=(match.evidence,),
         pattern=match.pattern_id,
         order=float(match.order),
+    )
+
+
+def _of_message(reading: Reading, template: Template) -> Observation:
+    return Observation(
+        name="log.template",
+        ranks=frozenset(reading.ranks),
+        facts={**reading.facts, "template": template.id, "role": template.role, "count": reading.count},
+        evidence=(reading.evidence,),
+        pattern=template.key,
+        order=float(reading.order),
     )

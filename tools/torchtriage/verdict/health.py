@@ -37,7 +37,13 @@ def job_finished(findings: Findings) -> bool:
 
 
 # Trouble that a job can have and still finish.
-_WITHOUT_END = frozenset({"log.metric_outlier", "log.nonfinite_metric", "log.metric_diverged"})
+_WITHOUT_END = frozenset(
+    {
+        "log.metric_outlier", "log.nonfinite_metric", "log.metric_diverged", "log.loss_exactly_zero",
+        "log.loss_scale_collapsed", "log.step_time_jump", "log.step_time_drift", "log.throughput_drop",
+        "log.slow_rank", "log.memory_growth",
+    }
+)  # fmt: skip
 
 
 def reasons_against_health(findings: Findings) -> list[str]:

@@ -11,10 +11,13 @@ from torchtriage.verdict.compose import UNSEEN
 from torchtriage.wording import rank_words
 
 if TYPE_CHECKING:
-    from torchtriage.report import Evidence, NextCheck, Report, Verdict
+    from torchtriage.report import Evidence, NextCheck, Recognised, Report, Verdict
 
 MAX_QUOTE_CHARS = 170
+MAX_MEANINGS = 5
+MAX_MEANS_CHARS = 120
 MAX_RULED_OUT = 3
+MAX_FIXES = 3
 
 
 def render(verdict: Verdict) -> str:
@@ -28,6 +31,9 @@ def render(verdict: Verdict) -> str:
     if verdict.cause:
         lines.append(f"Why: {verdict.cause}")
     lines += evidence_lines(verdict.evidence)
+    if known := _worth_telling(verdict):
+        lines.append("What the lines mean:")
+        lines += [f"  {_meaning(r)}" for r in known]
     if ruled_out := [r for r in verdict.ruled_out if not r.because.startswith(UNSEEN)][:MAX_RULED_OUT]:
         lines.append("Not:")
         lines += [f"  {r.failure_mode}: {r.because}" for r in ruled_out]
@@ -38,7 +44,9 @@ def render(verdict: Verdict) -> str:
         lines.append("Also possible: " + ", ".join(f"{c.failure_mode} ({c.confidence:.2f})" for c in rest))
     if verdict.fix:
         lines.append("Fix:")
-        lines += [f"  {number}. {fix}" for number, fix in enumerate(verdict.fix, start=1)]
+        lines += [f"  {number}. {fix}" for number, fix in enumerate(verdict.fix[:MAX_FIXES], start=1)]
+        if (more := len(verdict.fix) - MAX_FIXES) > 0:
+            lines.append(f"  {more} more: torchtriage playbook {verdict.failure_mode}")
     lines += closing_lines(verdict)
     return "\n".join(lines)
 
@@ -51,6 +59,22 @@ def evidence_lines(evidence: list[Evidence]) -> list[str]:
         "Evidence (quoted from the job):",
         *(f"  {clean_text(e.artefact)}:{e.where} {_quoted(e.quote)} [{e.signal}]" for e in evidence),
     ]
+
+
+def _worth_telling(verdict: Verdict) -> list[Recognised]:
+    """Where a cause is named, what victims saw is explained by it; the report itself lists it."""
+    known = verdict.recognised
+    if verdict.failure_mode and verdict.tool != "explain_symptom":
+        known = [r for r in known if r.role in ("cause", "ambiguous")]
+    return known[:MAX_MEANINGS]
+
+
+def _meaning(known: Recognised) -> str:
+    """One line: what a message means, which one it is, and who printed it."""
+    means = known.means if len(known.means) <= MAX_MEANS_CHARS else known.means.partition(". ")[0][:MAX_QUOTE_CHARS]
+    who = [f"seen {known.count} times"] if known.count > 1 else []
+    who += [rank_words(known.ranks)] if known.ranks else []
+    return f"{means.rstrip('.')} ({'; '.join([known.template, ', '.join(who)] if who else [known.template])})"
 
 
 def _quoted(quote: str) -> str:

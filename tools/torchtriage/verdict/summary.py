@@ -17,16 +17,27 @@ if TYPE_CHECKING:
     from torchtriage.verdict.gather import Findings, Observation
 
 MAX_TELLING = 8
+# Who did not join which collective tells more than that somebody waits; the first of these that was seen is told first.
+_FIRST_MOVERS = (
+    "log.desync_report",
+    "log.waits_alone",
+    "log.two_groups_cross",
+    "log.collectives_differ",
+    "log.behind_on_enqueue",
+    "log.rank_without_timeout",
+    "log.completed_on_some",
+    "log.all_joined_none_finished",
+)
 MAX_QUOTED_CHARS = 110
 # Facts that an analyzer words itself.
-_OUR_WORDS = frozenset({"why", "cause"})
+_OUR_WORDS = frozenset({"why", "cause", "waiting", "done", "sides"})
 # One word without blanks, or a place of the program: function (file:line).
 _WORD_OR_PLACE = re.compile(r"[\w.:/<>@+%-]{1,80}|[\w.<>]{1,80} \([\w./<>@+-]{1,110}(?::\d{1,7})?\)")
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")
 # That a process ended tells least, with what error a little more: everything else says how it came to that.
 _ENDS = {"log.python_exception": 1, "log.process_exit": 2}
 # Observations that tell nothing by themselves: a text that is only named somewhere, a moment that is as it should be.
-_NOTHING_TO_TELL = frozenset({"log.pattern", "log.finished_on_some", "ras.in_step"})
+_NOTHING_TO_TELL = frozenset({"log.pattern", "log.template", "log.finished_on_some", "ras.in_step"})
 
 
 def summary_of(best: Assessment) -> str:
@@ -38,8 +49,18 @@ def summary_of(best: Assessment) -> str:
         known["seen_ranks"] = rank_words(seen)
     for template in best.entry.summary:
         if (line := _fill(template, known)) is not None:
-            return line[:1].upper() + line[1:]
+            return _with_first_mover(line[:1].upper() + line[1:], best)
     return best.entry.title
+
+
+def _with_first_mover(line: str, best: Assessment) -> str:
+    """Of a cause that is only suspected, also say what is known: which rank did not join which collective."""
+    movers = [] if best.proven else [o for o in best.observed if o.name in _FIRST_MOVERS and "seq" in o.facts]
+    for observation in sorted(movers, key=lambda o: _place(o.name)):
+        detail = _fill(SIGNALS[observation.name].detail, _known([observation]))
+        if detail and f"number {observation.facts['seq']}" not in line:
+            return f"{line}; {detail}"
+    return line
 
 
 def _known(observed: Sequence[Observation]) -> dict[str, str]:
@@ -86,8 +107,16 @@ def open_summary(findings: Findings, candidates: Sequence[Candidate]) -> str:
 def telling(observations: Sequence[Observation]) -> list[Observation]:
     """What an undecided verdict should show: trouble first, then what is not plainly good."""
     order = {"trouble": 0, "neutral": 1, "good": 2}
-    found = [o for o in observations if o.evidence]
-    return sorted(found, key=lambda o: (order[o.health], _ENDS.get(o.name, 0), o.order))[:MAX_TELLING]
+    # What known messages mean has a place of its own in the verdict.
+    found = [o for o in observations if o.evidence and o.name != "log.template"]
+    return sorted(
+        found,
+        key=lambda o: (o.name not in _FIRST_MOVERS and order[o.health], _place(o.name), o.order),
+    )[:MAX_TELLING]
+
+
+def _place(name: str) -> int:
+    return _FIRST_MOVERS.index(name) - len(_FIRST_MOVERS) if name in _FIRST_MOVERS else _ENDS.get(name, 0)
 
 
 def says_something(observations: Sequence[Observation]) -> list[Observation]:
