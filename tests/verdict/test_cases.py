@@ -26,7 +26,6 @@ UNDECIDED = {
     "case-058": "the log has no rank marks, and both ranks wait in one group at different places",
     "case-067": "a lock that a rank waits for has no name",
     "case-068": "a lock that a rank waits for has no name",
-    "case-072": "settings are not judged yet",
     "case-077": "the message alone does not tell what holds the memory",
     "case-079": "the log has no step numbers",
     "case-080": "the run was looked at while it ran, and only one rank printed its end",

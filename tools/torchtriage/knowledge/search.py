@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import math
 import re
@@ -27,9 +26,8 @@ _STOP_TEXT = (
     "their they them he she we you your our my me i "
 )
 _STOP = frozenset(_STOP_TEXT.split())
-MAX_QUERY_TERMS = 800
-INDEX_VERSION = "3"
-_REPORT_WEIGHT = 0.7
+MAX_QUERY_WORDS = 400
+INDEX_VERSION = "4"
 
 
 def words(text: str) -> list[str]:
@@ -44,12 +42,6 @@ def words(text: str) -> list[str]:
     return found
 
 
-def terms(text: str) -> list[str]:
-    """The words of a text and its pairs of neighbouring words."""
-    found = words(text)
-    return [*found, *(f"{a} {b}" for a, b in itertools.pairwise(found))]
-
-
 def _stem(word: str) -> str:
     """Fold the commonest English endings, enough that "hangs" meets "hang" and "skipped" meets "skip"."""
     for ending in ("ing", "ed", "es", "s"):
@@ -59,20 +51,9 @@ def _stem(word: str) -> str:
 
 
 def search(playbook: Playbook, query: str, limit: int = 5) -> list[tuple[str, float]]:
-    """Ids of the entries that fit ``query`` best, with scores, best first.
-
-    The score is BM25 of the query against the entry, plus BM25 against the entry's report (how a person might tell of
-    this failure) that is nearest to it.
-    """
-    index = _search_index(playbook)
-    wanted = list(dict.fromkeys(terms(query)))[:MAX_QUERY_TERMS]
-    scores = _bm25(index["entries"], wanted)
-    nearest: dict[str, float] = {}
-    for name, score in _bm25(index["reports"], wanted).items():
-        entry_id = name.partition("#")[0]
-        nearest[entry_id] = max(nearest.get(entry_id, 0.0), score)
-    for entry_id, score in nearest.items():
-        scores[entry_id] = scores.get(entry_id, 0.0) + _REPORT_WEIGHT * score
+    """Ids of the entries that fit ``query`` best, with BM25 scores, best first."""
+    wanted = list(dict.fromkeys(words(query)))[:MAX_QUERY_WORDS]
+    scores = _bm25(_search_index(playbook), wanted)
     return sorted(scores.items(), key=lambda item: (-item[1], item[0]))[:limit]
 
 
@@ -113,26 +94,24 @@ def _bm25(index: _Index, wanted: Sequence[str]) -> dict[str, float]:
     return scores
 
 
-def _search_index(playbook: Playbook) -> dict[str, _Index]:
-    """Index of entries, and of their reports, kept beside the compiled playbook."""
+def _search_index(playbook: Playbook) -> _Index:
+    """Index of the entries, their reports included, kept beside the compiled playbook."""
     path = cache_folder() / f"search-{INDEX_VERSION}-{playbook.key}.json"
     try:
         kept: Any = json.loads(path.read_bytes())
-        if all(set(kept[part]) == {"lengths", "holding"} for part in ("entries", "reports")):
+        if set(kept) == {"lengths", "holding"}:
             return kept
-    except (OSError, ValueError, RuntimeError, TypeError, KeyError):
+    except (OSError, ValueError, RuntimeError, TypeError):
         pass
-    entries: dict[str, Counter[str]] = {}
-    reports: dict[str, Counter[str]] = {}
+    texts: dict[str, Counter[str]] = {}
     for entry in playbook.entries.values():
         _, sections = split_document(playbook.text(entry), entry.path)
         logged = " ".join(t for c in entry.conditions() for t in c.texts)
         rest = " ".join(sections[h] for h in ("What you see", "Why it happens", "Prove it", "Known from"))
-        counts = entries[entry.id] = Counter(terms(f"{logged} {rest} {' '.join(entry.reports)}"))
-        for term, count in Counter(terms(f"{entry.id} {entry.title} {' '.join(entry.keywords)} ")).items():
-            counts[term] += _TITLE_WEIGHT * count
-        reports.update((f"{entry.id}#{n}", Counter(terms(report))) for n, report in enumerate(entry.reports))
-    index = {"entries": _inverted(entries), "reports": _inverted(reports)}
+        counts = texts[entry.id] = Counter(words(f"{logged} {rest} {' '.join(entry.reports)}"))
+        for word, count in Counter(words(f"{entry.id} {entry.title} {' '.join(entry.keywords)}")).items():
+            counts[word] += _TITLE_WEIGHT * count
+    index = _inverted(texts)
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         path.write_text(json.dumps(index, separators=(",", ":")), encoding="utf-8")

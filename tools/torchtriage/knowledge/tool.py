@@ -11,6 +11,7 @@ from torchtriage.knowledge.templates import ROLES, template_of_pattern
 from torchtriage.report import NextCheck, PlaybookHit, PlaybookReport
 
 if TYPE_CHECKING:
+    from torchtriage.knowledge.entries import Condition
     from torchtriage.knowledge.load import Playbook
     from torchtriage.knowledge.templates import Template
 
@@ -93,16 +94,18 @@ def _messages(book: Playbook, asked: str) -> list[Template]:
 
 
 def _naming(book: Playbook, message: Template) -> list[str]:
-    """Entries whose conditions name the message, or a text of it."""
-    return [
-        entry.id
-        for entry in book.entries.values()
-        if any(
-            message.id in condition.templates
-            or any(said in text or text in said for said in message.texts for text in condition.texts)
-            for condition in entry.conditions()
-        )
-    ]
+    """Entries that the message, or a text of it, speaks for; those that it proves almost alone first."""
+    needs: dict[str, int] = {}
+    for entry in book.entries.values():
+        sets = [p.conditions for p in entry.proves if any(_names(c, message) for c in p.conditions)]
+        if sets or any(_names(c, message) for c in entry.supports):
+            needs[entry.id] = min((len(conditions) for conditions in sets), default=99)
+    return sorted(needs, key=lambda entry_id: needs[entry_id])
+
+
+def _names(condition: Condition, message: Template) -> bool:
+    texts = condition.texts
+    return message.id in condition.templates or any(a in b or b in a for a in message.texts for b in texts)
 
 
 def _explained(book: Playbook, message: Template) -> str:
