@@ -7,7 +7,11 @@ fit their group, so that a tool that checks them finds the fault and nothing els
 from __future__ import annotations
 
 import json
+import os
 import pickle
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from random import Random
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
@@ -18,6 +22,8 @@ VARIANTS = (
     "healthy", "missing_last", "skipped_one", "wrong_size", "wrong_size_first", "wrong_type", "all_joined",
     "order_swap", "truncated_file", "json_file",
 )  # fmt: skip
+_FEW_ENTRIES = 100_000
+_STEP_NS = 3_000_000
 _BASE_NS = 1_790_000_000_000_000_000
 _LIBRARY = "/opt/venv/lib/python3.12/site-packages/torch/distributed/distributed_c10d.py"
 
@@ -61,9 +67,13 @@ def write_dumps(folder: Path, wanted: DumpSet) -> tuple[list[int], int]:
         odd = first
     elif odd == first:
         odd -= 1
-    for rank in range(wanted.n_ranks):
-        content = pickle.dumps(_dump(rank, wanted, odd), protocol=2)
-        (folder / f"{PREFIX}{rank}").write_bytes(content)
+    if wanted.n_ranks * wanted.n_entries < _FEW_ENTRIES:
+        for rank in range(wanted.n_ranks):
+            _write(rank, folder, wanted, odd)
+    else:
+        with ProcessPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+            for _ in pool.map(partial(_write, folder=folder, wanted=wanted, odd=odd), range(wanted.n_ranks)):
+                pass
     spare_rank = next(rank for rank in reversed(range(wanted.n_ranks)) if rank != odd)
     spare = folder / f"{PREFIX}{spare_rank}"
     if wanted.variant == "truncated_file":
@@ -73,6 +83,10 @@ def write_dumps(folder: Path, wanted: DumpSet) -> tuple[list[int], int]:
         spare.write_text(json.dumps(_as_json(_dump(spare_rank, wanted, odd))), encoding="utf-8")
     size = sum(path.stat().st_size for path in folder.iterdir())
     return ([] if wanted.variant in ("healthy", "all_joined") else [odd]), size
+
+
+def _write(rank: int, folder: Path, wanted: DumpSet, odd: int) -> None:
+    (folder / f"{PREFIX}{rank}").write_bytes(pickle.dumps(_dump(rank, wanted, odd), protocol=2))
 
 
 def _groups(n_ranks: int, layout: str) -> list[_Group]:
@@ -122,6 +136,7 @@ def _dump(rank: int, wanted: DumpSet, odd_rank: int) -> dict[str, Any]:
     enqueued = dict.fromkeys((group[0] for group in groups), 0)
     completed = dict(enqueued)
     entries: list[dict[str, Any]] = []
+    jitter = Random(rank)  # no two ranks make a call at the same moment, and no two steps take as long
     plan = _plan(groups, wanted, odd=odd)
     for position, (group, op) in enumerate(plan):
         done = position < wanted.n_entries - _n_unfinished(wanted)
@@ -132,7 +147,7 @@ def _dump(rank: int, wanted: DumpSet, odd_rank: int) -> dict[str, Any]:
         enqueued[group[0]] += 1
         completed[group[0]] += done
         seq = enqueued[group[0]]
-        created = _BASE_NS + position * 1_000_000 + rank
+        created = _BASE_NS + position * _STEP_NS + jitter.randrange(_STEP_NS)
         entries.append({
             "frames": frames[op], "record_id": position, "pg_id": groups.index(group),
             "process_group": (group[0], group[1]), "thread_name": "python3", "thread_id": "140241203544384",

@@ -73,7 +73,7 @@ def test_a_triage_leaves_the_heavy_modules_alone(cases: Path, tmp_path: Path) ->
 def test_64_ranks_of_2000_calls_stay_within_time_and_memory(tmp_path: Path) -> None:
     results = tmp_path / "results.json"
     done = run(
-        BENCHMARKS / "flight_scale.py", "--sets", "64x2000-world", "64x2000-3d", "--no-peers", "--repeat", "3",
+        BENCHMARKS / "flight_recorder.py", "--sets", "64x2000-world", "64x2000-3d", "--no-peers", "--repeat", "3",
         "--output", results,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

@@ -51,7 +51,8 @@ def test_columns_come_back_as_they_were() -> None:
 
 
 def test_the_call_site_is_the_innermost_frame_outside_torch() -> None:
-    assert [row[0] for row in summarise(dump(STEPS, GROUPS))["sites"]] == [
+    _, sites, _ = json.loads(summarise(dump(STEPS, GROUPS))["tables"])
+    assert [row[0] for row in sites] == [
         "",
         "train (train.py:10)",
         "train (train.py:11)",

@@ -7,20 +7,22 @@ wrong one. With more than two ranks the majority is right; with two the pattern 
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from torchtriage.flight.compare import Comparer, TooMuchWorkError
-from torchtriage.flight.history import CONTINUES, MAX_HISTORY, followers, place_of
-from torchtriage.flight.ops import how_they_differ, is_barrier
+from torchtriage.flight.compare import Comparer, TooMuchWorkError, one_per_calls
+from torchtriage.flight.history import CONTINUES
+from torchtriage.flight.judge import Judgement, is_settled, judge, left_loop, most_agreeing, place, shift_of
+from torchtriage.flight.ops import is_barrier
 
 if TYPE_CHECKING:
-    from array import array
     from collections.abc import Sequence
 
-    from torchtriage.flight.model import Group, Track, Vocabulary
+    from torchtriage.flight.compare import Level
+    from torchtriage.flight.judge import Shift
+    from torchtriage.flight.model import Calls, Group, Track, Vocabulary
 
-MAX_SHIFT = 256
 MAX_SITE_TRIES = 8
 MAX_SETTLED = 64
 MIN_SEEN = 2
@@ -66,7 +68,7 @@ def find_departures(group: Group, vocabulary: Vocabulary, check_conserved: bool 
     Raises:
         TooMuchWorkError: the calls are too irregular to be compared in bounded time.
     """
-    tracks = [track for track in group.tracks if len(track.soft)]
+    tracks = group.tracks
     found = _compared(tracks, len(group.ranks), Comparer(vocabulary), vocabulary, check_conserved)
     whole = [track for track in tracks if not track.cut]
     if found.undecided and len(whole) > 1:
@@ -85,7 +87,7 @@ def _compared(
     conserved = check_conserved and len(tracks) == n_ranks
     for _ in range(MAX_SETTLED):
         found = _first_departures(tracks, start, comparer, vocabulary, conserved)
-        if not found or any(d.shift for d in found) or not _is_settled(found[0].seq, tracks):
+        if not found or any(d.shift for d in found) or not is_settled(found[0].seq, one_per_calls(tracks)):
             decided = all(_can_be_judged(d, tracks, comparer) for d in found)
             return replace(result, departures=found) if decided else replace(result, undecided=found)
         result.settled += found
@@ -96,7 +98,7 @@ def _compared(
 def _first_departures(
     tracks: Sequence[Track], start: int, comparer: Comparer, vocabulary: Vocabulary, check_conserved: bool
 ) -> list[Departure]:
-    hard = comparer.first_difference(tracks, start, hard=True)
+    hard = comparer.hard.first_difference(tracks, start)
     end = hard if hard is not None else max(track.last for track in tracks) + 1
     if check_conserved and (unequal := _first_unconserved(tracks, start, end, vocabulary)) is not None:
         return [_unconserved_at(unequal, tracks)]
@@ -105,41 +107,20 @@ def _first_departures(
     return [] if hard is None else _depart_at(hard, tracks, vocabulary, comparer)
 
 
-def _is_settled(seq: int, tracks: Sequence[Track]) -> bool:
-    """Whether all finished the call and the one after it: what they then hang in is not the difference in this one."""
-    return all(
-        track.last > seq and track.all_known and (track.first_unfinished is None or track.first_unfinished > seq + 1)
-        for track in tracks
-    )
-
-
 def _can_be_judged(departure: Departure, tracks: Sequence[Track], comparer: Comparer) -> bool:
     """Whether lost ends of the tracks cannot change what kind of departure it is, and whose."""
-    cut = [t for t in tracks if t.cut and (t.rank in departure.ranks or t is departure.witness)]
-    if not cut or departure.conserved:
+    seq, witness, ranks = departure.seq, departure.witness, frozenset(departure.ranks)
+    deviating = [t for t in tracks if t.rank in ranks]
+    if departure.conserved or not (witness.cut or any(t.cut for t in deviating)):
         return True
-    for track in [t for t in tracks if t.rank in departure.ranks and (t.cut or departure.witness.cut)]:
+    for calls in one_per_calls([t for t in deviating if t.cut or witness.cut]):
         if departure.shift:
-            kinds = _shifts(departure.seq, departure.witness, track, comparer)
+            kinds = most_agreeing(seq, witness.calls, calls, comparer.hard)
             if len(kinds) != 1 or max(kinds.values()) < MIN_SEEN:
                 return False
-        elif comparer.agree_after(departure.seq, departure.witness, track) < MIN_SEEN:
+        elif comparer.hard.agree_after(seq, witness.calls, calls) < MIN_SEEN:
             return False
     return True
-
-
-def _shifts(seq: int, witness: Track, track: Track, comparer: Comparer) -> dict[str, int]:
-    """The most agreeing calls per kind of shift, over all shifts."""
-    at_w, at_t = seq - witness.first, seq - track.first
-    best: dict[str, int] = {}
-    for shift in range(1, MAX_SHIFT + 1):
-        for kind, i, j in (("collective_missing", shift, 0), ("collective_extra", 0, shift)):
-            agreeing = comparer.agree(witness.hard, at_w + i, track.hard, at_t + j, hard=True)
-            if agreeing:
-                best[kind] = max(agreeing, best.get(kind, 0))
-        if at_w + shift >= len(witness.hard) and at_t + shift >= len(track.hard):
-            break
-    return best
 
 
 def n_compared(group: Group) -> int:
@@ -154,31 +135,29 @@ def n_compared(group: Group) -> int:
 def _first_unconserved(tracks: Sequence[Track], start: int, end: int, vocabulary: Vocabulary) -> int | None:
     """The first all-to-all at which the members together send another number of elements than they receive."""
     moved = vocabulary.moved
-    for seq in range(start, min(end, min(track.last for track in tracks) + 1)):
-        if moved[tracks[0].soft_at(seq)] is None:
+    if not any(moved):
+        return None
+    histories = Counter(track.calls for track in tracks)
+    for seq in range(start, min(end, min(calls.last for calls in histories) + 1)):
+        sums = [(moved[calls.soft[seq - calls.first]], n) for calls, n in histories.items()]
+        if sums[0][0] is None:
             continue
-        totals = [moved[track.soft_at(seq)] for track in tracks]
-        known = [total for total in totals if total is not None]
-        if len(known) == len(totals) and sum(s for s, _ in known) != sum(r for _, r in known):
+        known = [(total, n) for total, n in sums if total is not None]
+        if len(known) == len(sums) and sum(t[0] * n for t, n in known) != sum(t[1] * n for t, n in known):
             return seq
     return None
 
 
 def _unconserved_at(seq: int, tracks: Sequence[Track]) -> Departure:
     """Name the rank whose call departs from its own earlier ones while the others' does not."""
-    places = {track.rank: place_of(track.soft_at(seq), _history(track, seq)) for track in tracks}
-    odd = [track for track in tracks if places[track.rank] < CONTINUES]
+    places = {calls: place(calls, seq) for calls in one_per_calls(tracks)}
+    odd = [track for track in tracks if places[track.calls] < CONTINUES]
     sure = 0 < len(odd) < len(tracks) and len(odd) * 2 <= len(tracks)
     deviators = odd if sure else list(tracks)
-    deviator = deviators[0]
-    witness = next((t for t in tracks if t not in deviators), tracks[-1])
+    witness = next(t for t in tracks if places[t.calls] == CONTINUES) if sure else tracks[-1]
     return Departure(
-        "size_mismatch", tuple(t.rank for t in deviators), seq, witness, deviator, sure=sure, conserved=True
+        "size_mismatch", tuple(t.rank for t in deviators), seq, witness, deviators[0], sure=sure, conserved=True
     )
-
-
-def _history(track: Track, seq: int) -> array[int]:
-    return track.soft[: max(0, seq - track.first)]
 
 
 def _shifted_by_site(tracks: Sequence[Track], start: int, end: int, comparer: Comparer) -> list[Departure]:
@@ -189,38 +168,40 @@ def _shifted_by_site(tracks: Sequence[Track], start: int, end: int, comparer: Co
     """
     alike = list(tracks)
     for _ in range(MAX_SITE_TRIES):
-        at = comparer.first_difference(alike, start, hard=False) if len(alike) > 1 else None
+        at = comparer.soft.first_difference(alike, start) if len(alike) > 1 else None
         if at is None or at >= end:
             return []
         found = _by_shift(at, alike, comparer)
         if found and all(_earlier_sites_equal(d, start, comparer) for d in found):
             return found
-        _, others, _ = _sides(at, alike, comparer, hard=False)
-        alike = [track for track in alike if track not in others]
+        _, others, _ = _sides(at, alike, comparer.soft)
+        left_out = {track.rank for track in others}
+        alike = [track for track in alike if track.rank not in left_out]
     return []
 
 
 def _earlier_sites_equal(departure: Departure, start: int, comparer: Comparer) -> bool:
-    a, b = departure.witness, departure.deviator
+    a, b = departure.witness.calls, departure.deviator.calls
     n = departure.seq - start
-    return n > 0 and comparer.mismatch(a.soft, start - a.first, b.soft, start - b.first, n, hard=False) is None
+    return n > 0 and comparer.soft.mismatch(a, start - a.first, b, start - b.first, n) is None
 
 
 def _by_shift(seq: int, tracks: Sequence[Track], comparer: Comparer) -> list[Departure]:
     """Departures at ``seq`` that a shift of call sites explains for every deviating rank; else none."""
-    witness_side, deviating, sure = _sides(seq, tracks, comparer, hard=False)
+    witness_side, deviating, sure = _sides(seq, tracks, comparer.soft)
     if not witness_side:
         return []
     witness = max(witness_side, key=_fullness)
+    shifts: dict[Calls, Shift | None] = {}
     found: dict[tuple[str, int], list[Track]] = {}
     for track in deviating:
-        shift = _shift(seq, witness, track, comparer, hard=False)
-        if shift is None:
+        if track.calls not in shifts:
+            shifts[track.calls] = shift_of(seq, witness.calls, track.calls, comparer.soft)
+        shift = shifts[track.calls]
+        # One call that agrees may be chance, unless the shift also brings the ends together.
+        if shift is None or (shift.agreeing < 2 and abs(witness.last - track.last) != shift.n_calls):
             return []
-        # Without call sites as proof, one agreeing call may be chance.
-        if shift[2] < 2 and abs(witness.last - track.last) != shift[1]:
-            return []
-        found.setdefault(shift[:2], []).append(track)
+        found.setdefault((shift.kind, shift.n_calls), []).append(track)
     if not sure:
         return [_unsure_shift(seq, key, witness, group[0]) for key, group in found.items()]
     return [
@@ -237,11 +218,9 @@ def _unsure_shift(seq: int, key: tuple[str, int], witness: Track, track: Track) 
     return Departure("collective_missing", (track.rank,), seq, witness, track, shift, sure=False)
 
 
-def _sides(
-    seq: int, tracks: Sequence[Track], comparer: Comparer, *, hard: bool
-) -> tuple[list[Track], list[Track], bool]:
+def _sides(seq: int, tracks: Sequence[Track], level: Level) -> tuple[list[Track], list[Track], bool]:
     """(those whose call at ``seq`` is right, those whose call is not, whether that is known)."""
-    ordered = comparer.sides([(t, t.hard_at(seq) if hard else t.soft_at(seq)) for t in tracks], hard=hard)
+    ordered = level.sides(seq, tracks)
     if not ordered:
         return [], [], False
     best = len(ordered[0])
@@ -249,7 +228,7 @@ def _sides(
     sure = len(rivals) == 1
     right = ordered[0]
     if not sure:
-        places = [place_of(side[0].soft_at(seq), _history(side[0], seq)) for side in rivals]
+        places = [place(side[0].calls, seq) for side in rivals]
         top = max(places)
         sure = places.count(top) == 1
         if sure:
@@ -257,108 +236,35 @@ def _sides(
     return right, [track for side in ordered if side is not right for track in side], sure
 
 
-def _shift(seq: int, witness: Track, track: Track, comparer: Comparer, *, hard: bool) -> tuple[str, int, int] | None:
-    """(kind, number of calls, agreeing calls after them) of the shift after which most calls agree, to the end.
-
-    A loop agrees with itself at many shifts; the right one also brings the ends together. Of equals the smallest.
-    Call sites must agree as well where that is possible; ``hard`` allows agreement without them.
-    """
-    at_w, at_t = seq - witness.first, seq - track.first
-    for by_hard in (False, True) if hard else (False,):
-        theirs, ours = (track.hard, witness.hard) if by_hard else (track.soft, witness.soft)
-        best: tuple[str, int, int] | None = None
-        for shift in range(1, MAX_SHIFT + 1):
-            for kind, agreeing in (
-                ("collective_missing", comparer.agree(ours, at_w + shift, theirs, at_t, hard=by_hard)),
-                ("collective_extra", comparer.agree(ours, at_w, theirs, at_t + shift, hard=by_hard)),
-            ):
-                if agreeing > (best[2] if best else 0):
-                    best = (kind, shift, agreeing)
-            if at_w + shift >= len(ours) and at_t + shift >= len(theirs):
-                break
-        if best is not None:
-            return best
-    return None
-
-
 def _depart_at(seq: int, tracks: Sequence[Track], vocabulary: Vocabulary, comparer: Comparer) -> list[Departure]:
     """Judge the calls at the first sequence number where they do not fit together."""
-    witness_side, deviating, sure = _sides(seq, tracks, comparer, hard=True)
+    witness_side, deviating, sure = _sides(seq, tracks, comparer.hard)
     if not deviating:
         return []
     witness = max(witness_side, key=_fullness)
-    found: dict[tuple[str, int, bool], list[Track]] = {}
-    swap: Departure | None = None
+    judged = {calls: judge(seq, witness.calls, calls, vocabulary, comparer) for calls in one_per_calls(deviating)}
+    found: dict[Judgement, list[Track]] = {}
     for track in deviating:
-        kind, shift = _judge(seq, witness, track, vocabulary, comparer)
-        if not sure and kind in ("collective_missing", "collective_extra"):
-            swap = swap or _unsure_shift(seq, (kind, shift), witness, track)
-        left = kind != "dtype_mismatch" and _left_loop(seq, track, witness, vocabulary, comparer)
-        found.setdefault((kind, shift, left), []).append(track)
-    if swap is not None:
-        return [swap]
+        one = judged[track.calls]
+        if not sure and one.kind in ("collective_missing", "collective_extra"):
+            return [_unsure_shift(seq, (one.kind, one.shift), witness, track)]
+        found.setdefault(one, []).append(track)
     return [
         Departure(
-            kind,
+            one.kind,
             tuple(t.rank for t in group),
             seq,
             witness,
             group[0],
-            shift,
+            one.shift,
             sure=sure,
-            left_loop=left and not shift,
-            peers_left_loop=not left and not shift and _left_loop(seq, witness, group[0], vocabulary, comparer),
+            left_loop=one.left_loop and not one.shift,
+            peers_left_loop=not one.left_loop
+            and not one.shift
+            and left_loop(seq, witness.calls, group[0].calls, vocabulary, comparer),
         )
-        for (kind, shift, left), group in sorted(found.items(), key=lambda item: item[1][0].rank)
+        for one, group in sorted(found.items(), key=lambda item: item[1][0].rank)
     ]
-
-
-def _judge(seq: int, witness: Track, track: Track, vocabulary: Vocabulary, comparer: Comparer) -> tuple[str, int]:
-    """(kind, number of missing or extra calls) of one rank's departure."""
-    kind = how_they_differ(
-        vocabulary.calls[witness.soft_at(seq)].signatures, vocabulary.calls[track.soft_at(seq)].signatures
-    )
-    # A call that is only of another size, after which both go on alike, is a wrong call and not a missing one.
-    if comparer.agree_after(seq, witness, track):
-        return kind, 0
-    # Where all finished and the next calls fit as they are, one call differs and none is missing.
-    if _is_settled(seq, (witness, track)) and comparer.fits(
-        witness.hard_at(seq + 1), track.hard_at(seq + 1), hard=True
-    ):
-        return kind, 0
-    shift = _shift(seq, witness, track, comparer, hard=True)
-    if shift is not None:
-        return shift[0], shift[1]
-    if _skipped_by_pattern(seq, witness, track):
-        return "collective_missing", 1
-    return kind, 0
-
-
-def _skipped_by_pattern(seq: int, witness: Track, track: Track) -> bool:
-    """Whether the rank did what the pattern has right after the expected call; the peers still wait in that one."""
-    history = _history(track, seq)
-    found = track.soft_at(seq)
-    expected = witness.soft_at(seq)
-    return (
-        found in history
-        and expected in history
-        and found not in followers(history)
-        and found in followers([*history, expected])
-    )
-
-
-def _left_loop(seq: int, track: Track, other: Track, vocabulary: Vocabulary, comparer: Comparer) -> bool:
-    """Whether a rank went on to another part of the program while its peers go on with what all of them did before.
-
-    New sizes at a place where it called before are not that, nor is a call after which both go on alike.
-    """
-    history = _history(track, seq)
-    if len(history) < 2 or comparer.agree_after(seq, other, track):
-        return False
-    call = vocabulary.calls[track.soft_at(seq)]
-    before = [vocabulary.calls[soft] for soft in set(history[-MAX_HISTORY:])]
-    seen = any((c.site == call.site if call.site else c.op == call.op) for c in before)
-    return not seen and place_of(other.soft_at(seq), _history(other, seq)) == CONTINUES
 
 
 def _fullness(track: Track) -> tuple[bool, int, int]:

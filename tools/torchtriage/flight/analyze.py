@@ -17,20 +17,26 @@ from torchtriage.flight.findings import (
     from_lag,
     from_missing,
     from_p2p,
+    from_unanswered,
 )
 from torchtriage.flight.job import Job, build_job
+from torchtriage.flight.motion import ranks_in_motion
 from torchtriage.flight.ops import ROOTED
-from torchtriage.flight.order import crossed_orders, deadlock_of, went_past
-from torchtriage.flight.p2p import mismatched_pairs
-from torchtriage.flight.quotes import quote_call
-from torchtriage.flight.waits import Lag, Standing, blamed, joined_by_all, lags_of, standings, wait_graph
+from torchtriage.flight.order import crossed_orders, deadlock_of, groups_of_ranks, held_up, went_past
+from torchtriage.flight.p2p import mismatched_pairs, unanswered_calls
+from torchtriage.flight.quotes import quote_call, quote_status
+from torchtriage.flight.tables import as_int
+from torchtriage.flight.waits import Lag, Standing, blamed, joined_by_all, lags_of, not_started, standings, wait_graph
 from torchtriage.report import Divergence, FlightGroup, Scope, Signal
+from torchtriage.wording import rank_words
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from torchtriage.flight.align import Comparison
     from torchtriage.flight.model import Group, RankDump, Vocabulary
+    from torchtriage.flight.order import GroupsOfRank, OrderDeadlock
+    from torchtriage.flight.p2p import Unanswered
     from torchtriage.report import Evidence
 
 MAX_FINDINGS = 48
@@ -66,20 +72,24 @@ def analyze(dumps: Sequence[RankDump]) -> FlightFindings:
         found.gaps.append(f"{len(job.groups)} process groups: only {MAX_GROUPS_LISTED} are listed, all were judged")
     if not job.dumps:
         return found
-    findings, n_settled = _findings(job)
+    findings, n_settled, moving = _findings(job)
     if len(findings) > MAX_FINDINGS:
         found.gaps.append(f"{len(findings)} divergences: only the first {MAX_FINDINGS} are listed")
         findings = findings[:MAX_FINDINGS]
     found.divergences = [finding.divergence() for finding in findings]
     found.signals = [finding.signal() for finding in findings]
     found.culprit_ranks = _culprits(findings)
-    if not findings and not n_settled and (signal := _in_step(job)) is not None:
+    all_used = {dump.rank for dump in dumps} - {None} <= job.dumps.keys()
+    if all_used and not findings and not n_settled and (signal := _in_step(job, moving)) is not None:
         found.signals.append(signal)
     return found
 
 
-def _findings(job: Job) -> tuple[list[Finding], int]:
-    """(what diverges, how many differences were found that cannot be what a job hangs in); gaps go to the job's."""
+def _findings(job: Job) -> tuple[list[Finding], int, set[int]]:
+    """(what diverges, how many differences were found that cannot be what a job hangs in, ranks still in motion).
+
+    Gaps go to the job's.
+    """
     shared = [group for group in job.groups if len(group.ranks) > 1]
     at = [standings(group) for group in shared]
     departures: list[Finding] = []
@@ -101,12 +111,29 @@ def _findings(job: Job) -> tuple[list[Finding], int]:
     waits = wait_graph(zip(shared, at, strict=True))
     ends, cycles = blamed(waits)
     open_ended = {rank for group_at in at for rank, standing in group_at.items() if standing.open_ended}
-    deadlocks = [d for d in (deadlock_of(c, shared) for c in cycles if open_ended.isdisjoint(c)) if d is not None]
+    moving = ranks_in_motion(shared, at, job.vocabulary)
+    if len(moving) * 2 > len(job.dumps):  # what hangs brings all to a halt
+        moving = set(job.dumps)
+    if moving and any(map(_has_unfinished, shared)):
+        job.gaps.append(f"{rank_words(sorted(moving))} still went on when dumped; leads in such groups were not judged")
+    of_rank = groups_of_ranks(shared)
+    told: set[int] = set()
+    uncertain = open_ended | moving
+    deadlocks = [
+        d for d in (deadlock_of(c, of_rank, waits) for c in cycles if uncertain.isdisjoint(c)) if d is not None
+    ]
+    if not (departures or cycles or uncertain):
+        unanswered, crossed = _in_order(shared, at, of_rank, waiting=not ends - set(waits))
+        departures.extend(map(from_unanswered, unanswered))
+        deadlocks.extend(crossed)
+        told = {rank for one in unanswered for rank in one.ranks}
     tied = {rank for deadlock in deadlocks for rank in deadlock.cycle}
     # A circle of which a part is lost tells of nobody in it.
     tied.update(rank for cycle in cycles if not open_ended.isdisjoint(cycle) for rank in cycle)
+    tied |= told
     tied |= _may_wait_elsewhere(shared)
-    roots, followers = _lags(shared, at, diverged, set(waits), ends, tied, job.vocabulary)
+    diverged.update(n for n, group in enumerate(shared) if not moving.isdisjoint(group.ranks))
+    roots, followers = _lags(shared, at, diverged, set(waits) - ends, tied, job.vocabulary)
     lags = [from_lag(lag, job.vocabulary, root=True) for lag in roots]
     explained = [from_lag(lag, job.vocabulary, root=False) for lag in followers]
     job.gaps.extend(text for g, group_at in zip(shared, at, strict=True) for text in _counted_behind(g, group_at))
@@ -118,15 +145,36 @@ def _findings(job: Job) -> tuple[list[Finding], int]:
             for i, g in enumerate(shared)
             if i not in diverged and (seq := joined_by_all(at[i], len(g.ranks))) is not None
         }
-        crossed = crossed_orders(shared, dict(enumerate(at)), stuck) if len(stuck) > 1 else None
-        if crossed is not None:
-            cycles_found.append(from_deadlock(crossed, job.vocabulary))
-        joined = [from_joined(shared[i], seq, job.vocabulary) for i, seq in stuck.items()]
+        firsts, crossing = held_up(of_rank)
+        crossed = [c for circle in crossing if (c := crossed_orders(shared, of_rank, circle, stuck)) is not None]
+        cycles_found.extend(from_deadlock(c, job.vocabulary) for c in crossed)
+        for i, seq in stuck.items():
+            by_counters = all(member.track is None for member in shared[i].members.values())
+            if i in firsts and (late := not_started(shared[i], seq)) is not None:
+                lags.append(from_lag(late, job.vocabulary, root=True))
+            elif i in firsts or by_counters:
+                joined.append(from_joined(shared[i], seq, job.vocabulary))
     live = [d for d in departures if d.facts["unfinished"]]
     done = [d for d in departures if not d.facts["unfinished"]]
     parts = [[*live, *cycles_found], lags, done, explained, joined]
     findings = [f for part in parts for f in sorted(part, key=Finding.order)]
-    return findings + _missing(shared, at, job.vocabulary), n_settled
+    return findings + _missing(shared, at, job.vocabulary), n_settled, moving
+
+
+def _in_order(
+    groups: Sequence[Group], at: Sequence[dict[int, Standing]], of_rank: GroupsOfRank, *, waiting: bool
+) -> tuple[list[Unanswered], list[OrderDeadlock]]:
+    """What shows only when calls of a rank run one after the other: (calls never answered, circles of waits).
+
+    ``waiting``: nobody is waited for by what was called alone, so that any circle is news; else a circle counts only
+    where most of its ranks wait in the same call, since a rank that went past a call looks the same to a single peer.
+    """
+    waits = wait_graph(zip(groups, at, strict=True), in_order=True)
+    _, cycles = blamed(waits)
+    unanswered = [one for cycle in cycles for one in unanswered_calls(cycle, of_rank)]
+    told = {rank for one in unanswered for rank in one.ranks}
+    found = [deadlock_of(cycle, of_rank, waits) for cycle in cycles if told.isdisjoint(cycle)]
+    return unanswered, [d for d in found if d is not None and (waiting or d.by_majority)]
 
 
 def _counted_behind(group: Group, at: Mapping[int, Standing]) -> list[str]:
@@ -174,12 +222,14 @@ def _lags(
     groups: Sequence[Group],
     at: Sequence[dict[int, Standing]],
     diverged: set[int],
-    waits: set[int],
-    ends: set[int],
+    wait: set[int],
     told_elsewhere: set[int],
     vocabulary: Vocabulary,
 ) -> tuple[list[Lag], list[Lag]]:
-    """(lags of ranks that wait for nobody, lags that those explain); those of ``told_elsewhere`` are in none."""
+    """(lags of ranks that wait for nobody, lags that those explain); those of ``told_elsewhere`` are in none.
+
+    ``wait``: ranks that wait for others, so that their lag may be those others' doing.
+    """
     roots: list[Lag] = []
     followers: list[Lag] = []
     for number, group in enumerate(groups):
@@ -187,8 +237,8 @@ def _lags(
             continue
         for lag in lags_of(group, at[number]):
             own = [rank for rank in lag.ranks if rank not in told_elsewhere]
-            blameless = [] if _proves_itself(lag, vocabulary) else [rank for rank in own if rank in waits - ends]
-            guilty = [rank for rank in own if rank not in blameless]
+            blameless = [] if _proves_itself(lag, vocabulary) else [rank for rank in own if rank in wait]
+            guilty = own if not blameless else [rank for rank in own if rank not in wait]
             if guilty:
                 lag.ranks, lag.explained = guilty, blameless
                 lag.went_past = went_past(lag, groups)
@@ -243,25 +293,48 @@ def _culprits(findings: Sequence[Finding]) -> list[int]:
     )
 
 
-def _in_step(job: Job) -> Signal | None:
-    """The signal that all is well; only when enough was seen to say so."""
-    tracks = [track for group in job.groups for track in group.tracks]
+def _in_step(job: Job, moving: set[int]) -> Signal | None:
+    """The signal that all is well; only when enough was seen to say so.
+
+    What is unfinished is no trouble where a member of the group was seen to go on at the moment of its dump.
+    """
+    shared = [group for group in job.groups if len(group.ranks) > 1]
+    counted = [group for group in shared if _counted_alike(group)]
     enough = (
         len(job.dumps) >= 2
         and not any(group.missing for group in job.groups)
         and all(member.rank in job.dumps for group in job.groups for member in group.members.values())
-        and sum(n_compared(group) for group in job.groups if len(group.ranks) > 1) > 0
-        and all(track.first_unfinished is None and track.all_known for track in tracks)
-        and not any(member.p2p for group in job.groups for member in group.members.values())
+        and (sum(map(n_compared, shared)) > 0 or len(counted) > 0)
+        and all(track.calls.all_known for group in job.groups for track in group.tracks)
+        and all(not moving.isdisjoint(group.ranks) for group in job.groups if _has_unfinished(group))
         and not any(dump.summary["damaged"] for dump in job.dumps.values())
+        and all(_counted_alike(group) for group in shared if not (group.tracks or group.has_p2p))
     )
     if not enough:
         return None
-    compared = max((g for g in job.groups if len(g.ranks) > 1), key=n_compared)
-    last = min(track.last for track in compared.tracks)
+    running = any(map(_has_unfinished, job.groups))
+    facts: dict[str, Any] = {"n_ranks": len(job.dumps), "n_groups": len(job.groups), "running": running}
     evidence: list[Evidence] = []
-    for track in compared.tracks[:2]:
-        evidence += quote_call(track, last, IN_STEP, ("profiling_name",), site=False)
-    facts: dict[str, Any] = {"n_ranks": len(job.dumps), "n_groups": len(job.groups), "seq": last}
+    compared = max(shared, key=n_compared)
+    if n_compared(compared):
+        facts["seq"] = min(track.last for track in compared.tracks)
+        for track in compared.tracks[:2]:
+            evidence += quote_call(track, facts["seq"], IN_STEP, ("profiling_name",), site=False)
+    else:
+        for _, member in sorted(counted[0].members.items())[:2]:
+            evidence += quote_status(member, "last_completed_collective", IN_STEP)
     names = list(dict.fromkeys(clean_text(g.name, 120) for g in job.groups))[:64]
     return Signal(name=IN_STEP, scope=Scope(ranks=sorted(job.dumps), groups=names), facts=facts, evidence=evidence)
+
+
+def _has_unfinished(group: Group) -> bool:
+    return any(member.first_open is not None for member in group.members.values())
+
+
+def _counted_alike(group: Group) -> bool:
+    """Whether by their counters all members enqueued and finished the same calls; all that an idle active dump says."""
+    counts = {(as_int(m.status[1]), as_int(m.status[3])) for m in group.members.values() if m.status is not None}
+    if len(counts) != 1 or any(m.status is None for m in group.members.values()):
+        return False
+    ((enqueued, completed),) = counts
+    return enqueued is not None and enqueued == completed

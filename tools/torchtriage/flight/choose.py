@@ -2,56 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Any
 
 from torchtriage.artefacts.clean import clean_text
-from torchtriage.flight.columns import unpack_column
+from torchtriage.flight.rank_lists import MAX_RANK
 from torchtriage.flight.tables import as_int
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from torchtriage.flight.model import RankDump
-
-MAX_RANK = 1 << 20
-MAX_LISTED_RANKS = 2_000_000
-_NUMBER = re.compile(r"\d+")
-_MAX_DIGITS = 7
-
-
-class RankLists:
-    """The ranks of groups, parsed once per distinct text; bounded over the whole job."""
-
-    def __init__(self) -> None:
-        """Nothing parsed yet."""
-        self.n_refused = 0
-        """How many lists were left out because all together would be too long."""
-        self._parsed: dict[str, tuple[int, ...]] = {}
-        self._ints: dict[int, int] = {}
-        self._left = MAX_LISTED_RANKS
-
-    def of(self, text: str) -> tuple[int, ...]:
-        """Ranks from "[0, 1]"; empty when they are not known: none, no possible ranks, or too many in all."""
-        found = self._parsed.get(text)
-        if found is None:
-            found = self._parsed[text] = self._parse(text)
-        return found
-
-    def _parse(self, text: str) -> tuple[int, ...]:
-        if text.count(",") >= self._left:
-            self.n_refused += 1
-            return ()
-        numbers = _NUMBER.findall(text)
-        # A list of which a part is no rank would be another group.
-        if any(len(number) > _MAX_DIGITS or int(number) >= MAX_RANK for number in numbers):
-            return ()
-        if len(numbers) > self._left:
-            self.n_refused += 1
-            return ()
-        self._left -= len(numbers)
-        share = self._ints.setdefault
-        return tuple(share(n, n) for n in sorted({int(number) for number in numbers}))
+    from torchtriage.flight.rank_lists import RankLists
 
 
 def one_per_rank(
@@ -108,7 +69,7 @@ def _process(dump: RankDump) -> Any:
 
 def _is_foreign(rank: int, dump: RankDump, lists: RankLists) -> bool:
     listed = [ranks for row in dump.summary["config"] if (ranks := lists.of(row[3]))]
-    return bool(listed) and not any(rank in ranks for ranks in listed)
+    return bool(listed) and not any(rank in ranks.members for ranks in listed)
 
 
 def _preference(dump: RankDump) -> tuple[int, int, str]:
@@ -117,18 +78,14 @@ def _preference(dump: RankDump) -> tuple[int, int, str]:
 
 def _extent(summary: Mapping[str, Any]) -> int:
     """How far a dump reaches: the latest creation time in it, else how many calls its status counts."""
-    latest = 0
-    for track in summary["tracks"]:
-        ms = unpack_column(track["ms"], track["n"])
-        latest = max(latest, track["base_ms"] + max(ms, default=0))
+    latest = max((track["last_ms"] for track in summary["tracks"]), default=0)
     return latest or sum(as_int(row[1]) or 0 for row in summary["status"])
 
 
 def _rank_by_groups(dump: RankDump, lists: RankLists) -> int | None:
     """The only rank that is in all groups which the dump's own process belongs to, if there is just one."""
-    common: set[int] | None = None
+    common: frozenset[int] | None = None
     for row in dump.summary["config"][:256]:
-        ranks = set(lists.of(row[3]))
-        if ranks:
-            common = ranks if common is None else common & ranks
+        if (ranks := lists.of(row[3])) is not None:
+            common = ranks.members if common is None else common & ranks.members
     return next(iter(common)) if common is not None and len(common) == 1 else None

@@ -1,96 +1,124 @@
 """Columns of integers for the calls of one rank in one process group, and their compact form on the way to the parent.
 
-A column is base64 of a typed array; what counts up by one (the usual case for positions and sequence numbers) is
-just its start. Stdlib only: used by the worker (packing) and by the parent (unpacking).
+A column that holds one value, or counts up by one, is that value or its start; any other is base64 of a compressed
+typed array. Training repeats itself, so that is some hundred bytes, and ranks that made the same calls have the same
+text: the parent keeps and decodes it once for all of them. Stdlib only: used by the worker (packing) and by the parent
+(unpacking).
 """
 
 from __future__ import annotations
 
 import base64
+import zlib
 from array import array
-from typing import Any, Literal
+from itertools import accumulate, islice
+from operator import sub
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 FINISHED, UNFINISHED, UNKNOWN = 1, 0, 2
-_TYPES: dict[str, Literal["B", "H", "I", "q"]] = {"B": "B", "H": "H", "I": "I", "q": "q"}
+_TYPES: dict[str, Literal["B", "H", "I", "b", "h", "i", "q"]] = {c: c for c in ("B", "H", "I", "b", "h", "i", "q")}
+# (type, least, most), narrowest first: what is narrow is quick to compress.
+_RANGES: tuple[tuple[Literal["B", "b", "H", "h", "I", "i"], int, int], ...] = (
+    ("B", 0, 0xFF),
+    ("b", -0x80, 0x7F),
+    ("H", 0, 0xFFFF),
+    ("h", -0x8000, 0x7FFF),
+    ("I", 0, 0xFFFFFFFF),
+    ("i", -0x80000000, 0x7FFFFFFF),
+)
+_DIFFERENCES = "~"
 
 
 class Columns:
     """What the worker collects for one group of one dump."""
 
-    __slots__ = ("desc", "finished", "index", "ms", "n_p2p", "name", "p2p", "seq", "token", "uid")
+    __slots__ = ("desc", "n_p2p", "name", "p2p", "rows", "uid")
 
     def __init__(self, name: str, desc: str, uid: int) -> None:
         """``uid`` is the process-local number of the group that pg_status uses, -1 when unknown."""
         self.name = name
         self.desc = desc
         self.uid = uid
-        self.index = array("I")
-        self.seq = array("q")
-        self.token = array("I")
-        self.finished = array("B")
-        self.ms = array("q")
+        self.rows: list[tuple[int, int, int, int, int]] = []
+        """One per call: index of the entry, sequence number, token, finished, creation time in ms (0: unknown)."""
         self.p2p: list[list[Any]] = []
         self.n_p2p = 0
 
-    def add(self, index: int, seq: int, token: int, finished: int, ms: int) -> None:
-        """Add one call; ``ms`` is its creation time in milliseconds since the epoch, 0 when unknown."""
-        self.index.append(index)
-        self.seq.append(seq)
-        self.token.append(token)
-        self.finished.append(finished)
-        self.ms.append(ms)
+    def end_batch(self, seq: int) -> None:
+        """Forget the sends and receives of a batch that is finished: only the entry that closes a batch has events."""
+        while self.p2p and self.p2p[-1][4] == seq:
+            self.p2p.pop()
 
     def next_seq(self) -> int:
         """The sequence number after the last one, for dumps that record none."""
-        return self.seq[-1] + 1 if self.seq else 1
+        return self.rows[-1][1] + 1 if self.rows else 1
 
 
 def pack_columns(columns: Columns) -> dict[str, Any]:
-    """JSON-able form of a group's columns."""
-    base_ms = min((ms for ms in columns.ms if ms), default=0)
-    # 0 stays "unknown"; 32 bits of milliseconds are 49 days, longer than any ring buffer looks back.
-    ms = array("I", [min(ms - base_ms + 1, 0xFFFFFFFF) if ms else 0 for ms in columns.ms])
+    """JSON-able form of a group's columns.
+
+    ``ms`` are milliseconds since ``base_ms`` plus one, 0 when unknown; ``last_ms`` is the latest creation time;
+    ``open`` the first unfinished call that the dump holds, as [row, creation time in ms].
+    """
+    by_field: list[tuple[int, ...]] = list(zip(*columns.rows, strict=True)) or [()] * 5
+    index, seq, token, finished, ms = by_field
+    base_ms = min(filter(None, ms), default=0)
+    # 32 bits of milliseconds are 49 days, longer than any ring buffer looks back.
+    since = tuple([min(t - base_ms + 1, 0xFFFFFFFF) if t else 0 for t in ms])
+    unfinished = finished.index(UNFINISHED) if UNFINISHED in finished else None
     return {
         "name": columns.name,
         "desc": columns.desc,
         "uid": columns.uid,
-        "n": len(columns.index),
-        "index": _pack(columns.index),
-        "seq": _pack(columns.seq),
-        "token": _pack(columns.token),
-        "finished": _pack(columns.finished),
+        "n": len(index),
+        "index": _pack(index, rising=True),
+        "seq": _pack(seq, rising=True),
+        "token": _pack(token),
+        "finished": _pack(finished),
         "base_ms": base_ms,
-        "ms": _pack(ms),
+        "last_ms": max(ms, default=0),
+        "ms": _pack(since, rising=True),
+        "open": None if unfinished is None else [unfinished, ms[unfinished]],
         "p2p": columns.p2p,
         "n_p2p": columns.n_p2p,
     }
 
 
-def _pack(column: array[int]) -> Any:
+def _pack(column: Sequence[int], *, rising: bool = False) -> list[Any]:
     n = len(column)
     if not n:
         return ["=", 0]
     first, last = column[0], column[-1]
     if first == last and column.count(first) == n:
         return ["=", first]
-    if last - first == n - 1 and column == array(column.typecode, range(first, first + n)):
-        return ["+", first]
-    if column.typecode == "I" and max(column) < 1 << 16:
-        column = array("H", column)
-    return [column.typecode, base64.b64encode(column.tobytes()).decode("ascii")]
+    if rising:
+        if last - first == n - 1 and column == tuple(range(first, first + n)):
+            return ["+", first]
+        column = [first, *map(sub, islice(column, 1, None), column)]
+    least, most = min(column), max(column)
+    code = next((code for code, low, high in _RANGES if low <= least and most <= high), "q")
+    content = base64.b64encode(zlib.compress(array(code, column).tobytes(), 1)).decode("ascii")
+    return [_DIFFERENCES * rising + code, content]
 
 
-def unpack_column(packed: Any, n: int) -> list[int] | array[int] | range:
+def unpack_column(packed: Any, n: int) -> Sequence[int]:
     """The inverse of packing; a column of another length than ``n`` is refused with ValueError."""
     how, content = packed
     if how == "=":
         return [content] * n
     if how == "+":
         return range(content, content + n)
-    if how not in _TYPES:
+    code = how.removeprefix(_DIFFERENCES)
+    if code not in _TYPES:
         raise ValueError("unknown column type")
-    column = array(_TYPES[how])
-    column.frombytes(base64.b64decode(content))
+    column = array(_TYPES[code])
+    try:
+        column.frombytes(zlib.decompressobj().decompress(base64.b64decode(content), n * column.itemsize + 1))
+    except zlib.error as error:
+        raise ValueError("a column is damaged") from error
     if len(column) != n:
         raise ValueError("a column has the wrong length")
-    return column
+    return column if how == code else array("q", accumulate(column))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from torchtriage.artefacts.clean import clean_text
 from torchtriage.flight.align import is_barrier_call
 from torchtriage.flight.naming import named_site
+from torchtriage.flight.ops import op_of
 from torchtriage.flight.order import entered_alone
 from torchtriage.flight.quotes import quote_call, quote_p2p, quote_ranks, quote_status
 from torchtriage.flight.tables import as_int
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from torchtriage.flight.align import Departure
     from torchtriage.flight.model import Call, Group, Member, Vocabulary
     from torchtriage.flight.order import OrderDeadlock
-    from torchtriage.flight.p2p import Pair
+    from torchtriage.flight.p2p import Pair, Unanswered
     from torchtriage.flight.waits import Lag, Standing
     from torchtriage.report import DivergenceKind, Evidence
 
@@ -156,7 +157,25 @@ def from_p2p(pair: Pair, group: Group) -> Finding:
         pair.send[6] or None,
         names_culprits=False,
         facts={"sure": False, "unfinished": True},
-        evidence=quote_p2p(pair.sender.dump, pair.send, signal) + quote_p2p(pair.receiver.dump, pair.receive, signal),
+        evidence=quote_p2p(pair.sender, pair.send, signal) + quote_p2p(pair.receiver, pair.receive, signal),
+    )
+
+
+def from_unanswered(one: Unanswered) -> Finding:
+    """A send or receive that the peer went past: a call too many on one side or one too few on the other."""
+    name = one.waiter.tables.signatures[one.row[5]][0]
+    return Finding(
+        "p2p_mismatch",
+        one.group,
+        one.ranks,
+        one.row[4] or None,
+        None,
+        clean_text(f"{op_of(name)} of rank {one.waiter.rank}"),
+        f"no {'send' if one.row[1] else 'recv'} of rank {one.other}",
+        None,
+        one.row[6] or None,
+        facts={"sure": False, "unfinished": True, "unanswered": True},
+        evidence=quote_p2p(one.waiter, one.row, "flight.p2p_mismatch"),
     )
 
 
@@ -166,6 +185,8 @@ def from_lag(lag: Lag, vocabulary: Vocabulary, *, root: bool) -> Finding:
     group = lag.group
     on_enqueue = lag.kind == "behind_on_enqueue"
     counter = "last_enqueued_collective" if on_enqueue else "last_completed_collective"
+    if lag.on_start:
+        counter = "last_started_collective"
     evidence: list[Evidence] = []
     peer = group.members[lag.peer]
     for rank in [*lag.ranks[:MAX_QUOTED_RANKS], lag.peer]:
@@ -179,7 +200,7 @@ def from_lag(lag: Lag, vocabulary: Vocabulary, *, root: bool) -> Finding:
         call = vocabulary.calls[source.track.soft_at(lag.seq)]
         time_ms = source.track.time_ms(lag.seq)
         evidence += quote_call(source.track, lag.seq, signal, ("profiling_name",))
-    found: str | None = None
+    found = "not started on its device" if lag.on_start else None
     if on_enqueue and late.track is not None:
         last = late.track.last
         found = f"last enqueued: {vocabulary.calls[late.track.soft_at(last)].describe()} (seq {last})"
@@ -207,7 +228,7 @@ def from_lag(lag: Lag, vocabulary: Vocabulary, *, root: bool) -> Finding:
 
 def _tells(member: Member, lag: Lag, rank: int) -> bool:
     """Whether the rank's counters say the same as its entries do; those of completion may lag behind."""
-    if member.status is None or lag.kind == "behind_on_enqueue":
+    if member.status is None or lag.kind == "behind_on_enqueue" or lag.on_start:
         return True
     completed = as_int(member.status[3])
     return completed is not None and (completed < lag.seq) == (rank in lag.ranks)
@@ -221,7 +242,7 @@ def from_deadlock(deadlock: OrderDeadlock, vocabulary: Vocabulary) -> Finding:
         if stuck.track is not None and stuck.seq is not None:
             evidence += quote_call(stuck.track, stuck.seq, signal, ("profiling_name",))
         elif stuck.p2p is not None:
-            evidence += quote_p2p(stuck.group.members[stuck.rank].dump, stuck.p2p, signal)
+            evidence += quote_p2p(stuck.group.members[stuck.rank], stuck.p2p, signal)
     alone = entered_alone(deadlock, vocabulary)
     deviating = alone or deadlock.deviating
     culprit = next(s for s in deadlock.stuck if s.rank in deviating)

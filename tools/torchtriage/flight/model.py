@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from torchtriage.artefacts.clean import clean_text
+from torchtriage.flight.columns import unpack_column
 from torchtriage.flight.naming import named, named_site
 from torchtriage.flight.ops import Signature, sent_received
 
@@ -96,25 +97,37 @@ class Vocabulary:
         return self.number(signatures, first.site, first.thread, first.issuer)
 
 
-@dataclass
-class Track:
-    """The collectives of one rank in one group, by sequence number from ``first`` on; 0 in a column is a hole."""
+@dataclass(frozen=True, eq=False)
+class Tables:
+    """What the columns of a dump refer to; one object for all dumps that have the same."""
 
-    rank: int
-    dump: RankDump
+    signatures: Sequence[Sequence[Any]]
+    sites: Sequence[Sequence[Any]]
+    tokens: Sequence[tuple[int, int, str]]
+    softs: tuple[int, ...]
+    """The soft number of each token."""
+
+
+NO_TABLES = Tables((), (), (), ())
+
+
+@dataclass(frozen=True, eq=False)
+class Calls:
+    """What a rank called in one group, by sequence number from ``first`` on; ranks that did the same share one object.
+
+    ``index`` and ``token`` are by row: the entries in their own order. 0 in the other columns is a hole.
+    """
+
     first: int
     soft: array[int]
     hard: array[int]
-    index: list[int] | array[int] | range
-    token: list[int] | array[int] | range
-    ms: list[int] | array[int] | range
-    base_ms: int
-    row_of: dict[int, int] | None
+    index: Sequence[int]
+    token: Sequence[int]
+    row_of: Sequence[int] | None
+    """Row of each sequence number, -1 for none; None when they are the same."""
     first_unfinished: int | None
     all_known: bool
     """Whether every call's state could be told."""
-    cut: bool = False
-    """Whether later calls may be lost: nothing is known behind ``last`` then."""
 
     @property
     def last(self) -> int:
@@ -129,16 +142,68 @@ class Track:
         """The hard number of the call ``seq``, 0 when it is not recorded."""
         return self.hard[seq - self.first] if self.first <= seq <= self.last else 0
 
+    def before(self, seq: int) -> array[int]:
+        """The soft numbers of the calls before ``seq``."""
+        return self.soft[: max(0, seq - self.first)]
+
+
+@dataclass(frozen=True, eq=False)
+class Track:
+    """The collectives of one rank in one group: what it called, and when."""
+
+    rank: int
+    dump: RankDump
+    tables: Tables
+    calls: Calls
+    packed: Mapping[str, Any]
+    cut: bool = False
+    """Whether later calls may be lost: nothing is known behind ``last`` then."""
+
+    @property
+    def first(self) -> int:
+        """The first recorded sequence number."""
+        return self.calls.first
+
+    @property
+    def last(self) -> int:
+        """The last recorded sequence number."""
+        return self.calls.last
+
+    @property
+    def first_unfinished(self) -> int | None:
+        """The first call that it had not finished."""
+        return self.calls.first_unfinished
+
+    def soft_at(self, seq: int) -> int:
+        """The soft number of the call ``seq``, 0 when it is not recorded."""
+        return self.calls.soft_at(seq)
+
     def row(self, seq: int) -> int | None:
         """The row of the columns that holds the call ``seq``."""
-        if self.row_of is not None:
-            return self.row_of.get(seq)
-        return seq - self.first if self.first <= seq <= self.last else None
+        calls = self.calls
+        if not calls.first <= seq <= calls.last:
+            return None
+        row = seq - calls.first if calls.row_of is None else calls.row_of[seq - calls.first]
+        return row if row >= 0 else None
+
+    def index_at(self, seq: int) -> int | None:
+        """Which entry of the dump, from 0 on, holds the call ``seq``."""
+        row = self.row(seq)
+        return None if row is None else self.calls.index[row]
 
     def time_ms(self, seq: int) -> int | None:
-        """When the call was created, in ms since the epoch."""
+        """When the call was created, in ms since the epoch.
+
+        The times of a rank are its own, so they stay packed; that of the call it is stuck in is at hand.
+        """
         row = self.row(seq)
-        return self.base_ms + self.ms[row] - 1 if row is not None and self.ms[row] else None
+        if row is None:
+            return None
+        unfinished = self.packed["open"]
+        if unfinished is not None and unfinished[0] == row:
+            return unfinished[1] or None
+        ms = unpack_column(self.packed["ms"], self.packed["n"])[row]
+        return self.packed["base_ms"] + ms - 1 if ms else None
 
 
 @dataclass
@@ -151,6 +216,17 @@ class Member:
     status: tuple[str, Any, Any, Any] | None = None
     p2p: list[list[Any]] = field(default_factory=list[list[Any]])
     n_p2p: int = 0
+    tables: Tables = NO_TABLES
+
+    @property
+    def first_open(self) -> int | None:
+        """Which entry of the dump, from 0 on, is the first of the group that is unfinished."""
+        track = self.track
+        seq = track.first_unfinished if track is not None else None
+        index = track.index_at(seq) if track is not None and seq is not None else None
+        if not self.p2p:
+            return index
+        return self.p2p[0][0] if index is None else min(index, self.p2p[0][0])
 
 
 @dataclass

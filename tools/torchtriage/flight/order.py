@@ -1,23 +1,26 @@
-"""Ranks that wait for each other: in two groups one after the other, or in point-to-point calls."""
+"""Ranks that wait for each other: in several groups one after the other, or in point-to-point calls."""
 
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from torchtriage.flight.history import place_of
+from torchtriage.flight.waits import blamed, in_circles
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from torchtriage.flight.model import Group, Track, Vocabulary
-    from torchtriage.flight.waits import Lag, Standing
+    from torchtriage.flight.waits import Lag
 
 MAX_HISTORY_CALLS = 512
-MAX_STUCK_GROUPS = 8
+MAX_STUCK_GROUPS = 64
 MAX_GROUPS = 256
 MAX_STUCK_RANKS = 64
+MAX_TRIED = 8
 
 
 @dataclass(frozen=True)
@@ -51,14 +54,34 @@ class OrderDeadlock:
     deviating: list[int]
     sure: bool
     stuck: list[Stuck]
+    by_majority: bool = False
+    """Whether most ranks wait in one and the same call, which those that deviate have yet to come to."""
 
 
-def deadlock_of(cycle: Sequence[int], groups: Sequence[Group]) -> OrderDeadlock | None:
+GroupsOfRank = dict[int, list[tuple[int, "Group"]]]
+"""The groups that each rank is in, with their numbers."""
+
+
+def groups_of_ranks(groups: Sequence[Group]) -> GroupsOfRank:
+    """The groups of which each rank's dump tells; numbers are positions in ``groups``."""
+    found: GroupsOfRank = {}
+    for number, group in enumerate(groups):
+        for rank in group.members:
+            found.setdefault(rank, []).append((number, group))
+    return found
+
+
+def deadlock_of(cycle: Sequence[int], of_rank: GroupsOfRank, waits: Mapping[int, set[int]]) -> OrderDeadlock | None:
     """Describe a cycle of waits: where each of its ranks waits first."""
-    stuck = [s for s in (_stuck(rank, groups) for rank in cycle) if s is not None]
+    stuck = [s for s in (_stuck(rank, of_rank) for rank in cycle) if s is not None]
     if len(stuck) < 2 or len({_place(s) for s in stuck}) < 2:
         return None
-    return _judged(list(cycle), stuck, groups)
+    deadlock = _judged(list(cycle), stuck, of_rank)
+    if not deadlock.sure or not 1 < len(deadlock.deviating) <= MAX_TRIED:
+        return deadlock
+    # Of several, one without which nobody would wait in a circle is the cause, and the others wait because of it.
+    alone = [rank for rank in deadlock.deviating if in_circles(waits, without=rank).isdisjoint(cycle)]
+    return replace(deadlock, deviating=alone) if len(alone) == 1 else deadlock
 
 
 def entered_alone(deadlock: OrderDeadlock, vocabulary: Vocabulary) -> list[int]:
@@ -80,9 +103,7 @@ def _called_before(stuck: Stuck, others: Sequence[Stuck], vocabulary: Vocabulary
         member = stuck.group.members.get(rank)
         if member is None or member.track is None:
             continue
-        calls = member.track.soft
-        if rank == stuck.rank:
-            calls = calls[: seq - track.first]
+        calls = member.track.calls.before(seq) if rank == stuck.rank else member.track.calls.soft
         if any(vocabulary.calls[number].site == site for number in set(calls)):
             return True
     return False
@@ -91,101 +112,108 @@ def _called_before(stuck: Stuck, others: Sequence[Stuck], vocabulary: Vocabulary
 def went_past(lag: Lag, groups: Sequence[Group]) -> bool:
     """Whether the late ranks issued, in another group, a call that a peer issued only after the one that they lack."""
     late, peer = lag.group.members[lag.ranks[0]], lag.group.members[lag.peer]
-    row = peer.track.row(lag.seq) if peer.track is not None else None
-    if lag.kind != "behind_on_enqueue" or peer.track is None or row is None:
+    missed_at = peer.track.index_at(lag.seq) if peer.track is not None else None
+    if lag.kind != "behind_on_enqueue" or missed_at is None:
         return False
-    missed_at = peer.track.index[row]
     for group in groups[:MAX_GROUPS]:
         here, there = group.members.get(late.rank), group.members.get(peer.rank)
         if group is lag.group or here is None or there is None or here.track is None or there.track is None:
             continue
-        row = there.track.row(min(here.track.last, there.track.last))
-        if row is not None and there.track.index[row] > missed_at:
+        shared = there.track.index_at(min(here.track.last, there.track.last))
+        if shared is not None and shared > missed_at:
             return True
     return False
 
 
 def _place(stuck: Stuck) -> tuple[Any, ...]:
     direction = tuple(stuck.p2p[1:4]) if stuck.p2p else ()
-    return (stuck.group.name, stuck.group.ranks, *direction)
+    return (id(stuck.group), *direction)
 
 
-def _judged(cycle: list[int], stuck: list[Stuck], groups: Sequence[Group]) -> OrderDeadlock:
+def _judged(cycle: list[int], stuck: list[Stuck], of_rank: GroupsOfRank) -> OrderDeadlock:
     votes = Counter(_place(s) for s in stuck)
     (place, most), *rest = votes.most_common()
     if len(stuck) > 2 and all(n < most for _, n in rest):
-        return OrderDeadlock(cycle, [s.rank for s in stuck if _place(s) != place], True, stuck)
-    places = {s.rank: _order_fits(s, groups) for s in stuck}
-    worst = [rank for rank, fits in places.items() if fits == min(places.values())]
+        return OrderDeadlock(cycle, [s.rank for s in stuck if _place(s) != place], True, stuck, by_majority=True)
+    places = {s.rank: _order_fits(s, of_rank) for s in stuck}
+    least = min(places.values())
+    worst = [rank for rank, fits in places.items() if fits == least]
     if len(worst) < len(stuck):
         return OrderDeadlock(cycle, worst, True, stuck)
     return OrderDeadlock(cycle, cycle, False, stuck)
 
 
-def _order_fits(stuck: Stuck, groups: Sequence[Group]) -> int:
+def _order_fits(stuck: Stuck, of_rank: GroupsOfRank) -> int:
     """How the group of the stuck call fits the order in which the rank used its groups before."""
     used: list[tuple[int, int]] = []
     here = -1
-    for number, group in enumerate(groups):
+    for number, group in of_rank.get(stuck.rank, ()):
         if group is stuck.group:
             here = number
-        member = group.members.get(stuck.rank)
-        if member is None or member.track is None:
+        track = group.members[stuck.rank].track
+        if track is None:
             continue
-        rows = member.track.index
+        rows = track.calls.index
         used.extend((rows[i], number) for i in range(max(0, len(rows) - MAX_HISTORY_CALLS), len(rows)))
     history = [number for index, number in sorted(used) if index < stuck.index]
     return place_of(here, history)
 
 
-def _stuck(rank: int, groups: Sequence[Group]) -> Stuck | None:
+def _stuck(rank: int, of_rank: GroupsOfRank) -> Stuck | None:
     """The first unfinished call of a rank over all groups, in the order in which it was issued."""
     best: Stuck | None = None
-    for group in groups:
-        member = group.members.get(rank)
-        if member is None:
-            continue
+    for _, group in of_rank.get(rank, ()):
+        member = group.members[rank]
         track = member.track
         if track is not None and track.first_unfinished is not None:
-            row = track.row(track.first_unfinished)
-            if row is not None and (best is None or track.index[row] < best.index):
-                seq = track.first_unfinished
-                best = Stuck(rank, group, track, seq, None, track.index[row], track.time_ms(seq))
+            seq = track.first_unfinished
+            index = track.index_at(seq)
+            if index is not None and (best is None or index < best.index):
+                best = Stuck(rank, group, track, seq, None, index, track.time_ms(seq))
         for entry in member.p2p:
             if best is None or entry[0] < best.index:
                 best = Stuck(rank, group, None, None, entry, entry[0], entry[6] or None)
     return best
 
 
+def held_up(of_rank: GroupsOfRank) -> tuple[set[int], list[list[int]]]:
+    """(groups whose first unfinished calls no other group's hold up, circles of groups that hold each other up).
+
+    A rank's calls run in the order in which it issued them, so its first unfinished call of one group waits for the one
+    of another group that it issued before. Groups are given by their numbers.
+    """
+    after: dict[int, set[int]] = {}
+    for rank, numbered in of_rank.items():
+        opens = ((group.members[rank].first_open, number) for number, group in numbered)
+        calls = sorted((index, number) for index, number in opens if index is not None)
+        for _, number in calls:
+            after.setdefault(number, set())
+        for (_, before), (_, number) in pairwise(calls):
+            after[number].add(before)
+    return blamed(after)
+
+
 def crossed_orders(
-    groups: Sequence[Group], at: Mapping[int, Mapping[int, Standing]], joined: Mapping[int, int]
+    groups: Sequence[Group], of_rank: GroupsOfRank, circle: Sequence[int], joined: Mapping[int, int]
 ) -> OrderDeadlock | None:
-    """Two groups whose stuck calls all members joined, but not all in the same order.
+    """Groups whose stuck calls all members joined, but not all in the same order.
 
     Args:
         groups: all groups.
-        at: standings by position in ``groups``.
+        of_rank: the groups of each rank.
+        circle: positions in ``groups`` of those that hold each other up.
         joined: for positions in ``groups``, the call that all members joined and none finished.
     """
-    orders: dict[tuple[int, int], dict[bool, list[Stuck]]] = {}
+    if any(number not in joined for number in circle):
+        return None
     per_rank: dict[int, list[Stuck]] = {}
-    number_of = {id(groups[number]): number for number in joined}
-    for number, seq in joined.items():
-        for rank in at[number]:
-            member = groups[number].members[rank]
+    for number in circle[:MAX_STUCK_GROUPS]:
+        seq = joined[number]
+        for rank, member in groups[number].members.items():
             track = member.track
-            row = track.row(seq) if track is not None else None
-            if track is not None and row is not None:
-                here = Stuck(rank, groups[number], track, seq, None, track.index[row], track.time_ms(seq))
+            index = track.index_at(seq) if track is not None else None
+            if track is not None and index is not None:
+                here = Stuck(rank, groups[number], track, seq, None, index, track.time_ms(seq))
                 per_rank.setdefault(rank, []).append(here)
-    for calls in per_rank.values():
-        calls.sort(key=lambda s: s.index)
-        for i, first in enumerate(calls[:MAX_STUCK_GROUPS]):
-            for second in calls[i + 1 : MAX_STUCK_GROUPS]:
-                a, b = number_of[id(first.group)], number_of[id(second.group)]
-                orders.setdefault((min(a, b), max(a, b)), {}).setdefault(a < b, []).append(first)
-    for pair in sorted(orders):
-        if len(orders[pair]) == 2:
-            stuck = sorted((s for side in orders[pair].values() for s in side), key=lambda s: s.rank)
-            return _judged([s.rank for s in stuck], stuck, groups)
-    return None
+    stuck = [min(calls, key=lambda s: s.index) for _, calls in sorted(per_rank.items()) if len(calls) > 1]
+    return _judged([s.rank for s in stuck], stuck, of_rank) if len(stuck) > 1 else None

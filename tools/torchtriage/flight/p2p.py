@@ -1,4 +1,4 @@
-"""Sends and receives that are posted on both sides and do not fit together. Never speaks of other members."""
+"""Sends and receives that do not fit together, or of which one side was left out. Never speaks of other members."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from torchtriage.flight.model import shapes, words
 from torchtriage.flight.ops import Signature, numel, op_of
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from torchtriage.flight.model import Group, Member
 
 
@@ -55,10 +57,58 @@ def mismatched_pairs(group: Group) -> list[Pair]:
     return pairs
 
 
+@dataclass(frozen=True)
+class Unanswered:
+    """A send or receive in which a rank is stuck, and whose other side the peer went past without posting it."""
+
+    group: Group
+    waiter: Member
+    other: int
+    row: list[Any]
+
+    @property
+    def ranks(self) -> list[int]:
+        """The two ranks, of which one made a call too many or one too few."""
+        return sorted((self.waiter.rank, self.other))
+
+
+def unanswered_calls(cycle: Sequence[int], of_rank: Mapping[int, Sequence[tuple[int, Group]]]) -> list[Unanswered]:
+    """Calls in which ranks of a circle of waits are stuck though the peer, itself in the circle, waits elsewhere.
+
+    A peer that is stuck in such a call too may be about to post its side: that is an order in which both wait.
+    """
+    found: dict[int, Unanswered] = {}
+    for rank in cycle:
+        group = _first_stuck_group(rank, of_rank.get(rank, ()))
+        member = group.members[rank] if group is not None else None
+        if group is None or member is None or not member.p2p or member.p2p[0][0] != member.first_open:
+            continue
+        for row in member.p2p:
+            receives, batch = row[1], row[4]
+            there: int = row[2] if receives else row[3]
+            other = group.members.get(group.ranks[there]) if there < len(group.ranks) else None
+            if batch != member.p2p[0][4] or other is None:
+                break
+            if _n_posted(other, 1 - receives, row) < _n_posted(member, receives, row):
+                found[rank] = Unanswered(group, member, other.rank, row)
+                break
+    inside = set(cycle)
+    return [one for _, one in sorted(found.items()) if one.other in inside and one.other not in found]
+
+
+def _first_stuck_group(rank: int, numbered: Sequence[tuple[int, Group]]) -> Group | None:
+    opens = [(index, number) for number, group in numbered if (index := group.members[rank].first_open) is not None]
+    return dict(numbered)[min(opens)[1]] if opens else None
+
+
+def _n_posted(member: Member, receives: int, like: list[Any]) -> int:
+    return sum(row[1:4] == [receives, *like[2:4]] for row in member.p2p)
+
+
 def _order(row: list[Any]) -> tuple[int, int]:
     return (row[4], row[0])
 
 
 def _signature(member: Member, row: list[Any]) -> Signature:
-    name, ins, outs, in_types, out_types = member.dump.summary["signatures"][row[5]]
+    name, ins, outs, in_types, out_types = member.tables.signatures[row[5]]
     return Signature(op_of(name), shapes(ins), shapes(outs), words(in_types), words(out_types))

@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 from torchtriage.artefacts.evidence import quote_value
 from torchtriage.artefacts.pointer import pointer_token
+from torchtriage.flight.rank_lists import unpack_ranks
 
 if TYPE_CHECKING:
-    from torchtriage.flight.model import Group, Member, RankDump, Track
+    from torchtriage.flight.model import Group, Member, Track
     from torchtriage.report import Evidence
 
-STATUS_FIELDS = {"last_enqueued_collective": 1, "last_completed_collective": 3}
+STATUS_FIELDS = {"last_enqueued_collective": 1, "last_started_collective": 2, "last_completed_collective": 3}
 _SIGNATURE_FIELDS = {"profiling_name": 0, "input_sizes": 1, "output_sizes": 2, "input_dtypes": 3, "output_dtypes": 4}
 
 
@@ -21,25 +22,25 @@ def quote_call(track: Track, seq: int, signal: str, fields: tuple[str, ...], *, 
     if row is None:
         return []
     summary = track.dump.summary
-    signature, site_number, _ = summary["tokens"][track.token[row]]
-    here = f"{summary['entries_pointer']}/{track.index[row]}"
-    values = summary["signatures"][signature]
+    signature, site_number, _ = track.tables.tokens[track.calls.token[row]]
+    here = f"{summary['entries_pointer']}/{track.calls.index[row]}"
+    values = track.tables.signatures[signature]
     quotes = [
         quote_value(track.dump.artefact, f"{here}/{field}", values[_SIGNATURE_FIELDS[field]], signal)
         for field in fields
         if values[_SIGNATURE_FIELDS[field]] is not None
     ]
-    _, position, frame, _ = summary["sites"][site_number]
+    _, position, frame, _ = track.tables.sites[site_number]
     if site and frame is not None:
         quotes.append(quote_value(track.dump.artefact, f"{here}/frames/{position}", frame, signal))
     return quotes
 
 
-def quote_p2p(dump: RankDump, row: list[Any], signal: str) -> list[Evidence]:
+def quote_p2p(member: Member, row: list[Any], signal: str) -> list[Evidence]:
     """Quote the name of a point-to-point entry."""
-    summary = dump.summary
-    name = summary["signatures"][row[5]][0]
-    return [quote_value(dump.artefact, f"{summary['entries_pointer']}/{row[0]}/profiling_name", name, signal)]
+    dump = member.dump
+    name = member.tables.signatures[row[5]][0]
+    return [quote_value(dump.artefact, f"{dump.summary['entries_pointer']}/{row[0]}/profiling_name", name, signal)]
 
 
 def quote_status(member: Member, field: str, signal: str) -> list[Evidence]:
@@ -59,5 +60,5 @@ def quote_ranks(group: Group, signal: str) -> list[Evidence]:
         for key, name, _, ranks in summary["config"]:
             if group.name in (key, name) and ranks:
                 pointer = f"{summary['config_pointer']}/{pointer_token(key)}/ranks"
-                return [quote_value(member.dump.artefact, pointer, ranks, signal)]
+                return [quote_value(member.dump.artefact, pointer, unpack_ranks(ranks), signal)]
     return []

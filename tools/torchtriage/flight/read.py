@@ -8,13 +8,25 @@ when walked, so how many are looked at is bounded over the whole file.
 
 from __future__ import annotations
 
+import json
 from itertools import islice
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, cast
 
 from torchtriage.artefacts.view import load_view
 from torchtriage.errors import UnreadableError
 from torchtriage.flight.columns import Columns, pack_columns
-from torchtriage.flight.tables import SignatureTable, SiteTable, as_int, as_mapping, as_sequence, as_text
+from torchtriage.flight.rank_lists import pack_ranks
+from torchtriage.flight.tables import (
+    SignatureTable,
+    SiteTable,
+    as_int,
+    as_mapping,
+    as_sequence,
+    as_text,
+    names_key,
+    sizes_key,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -26,6 +38,11 @@ MAX_RANKS_CHARS = 1 << 20
 MAX_P2P_ROWS = 2000
 _KNOWN_KEYS = ("entries", "pg_config", "pg_status", "nccl_version", "comm_lib_version")
 _STATUS_FIELDS = ("last_enqueued_collective", "last_started_collective", "last_completed_collective")
+_FIELDS = (
+    "profiling_name", "process_group", "pg_id", "input_sizes", "output_sizes", "input_dtypes", "output_dtypes",
+    "state", "retired", "time_created_ns", "is_p2p", "collective_seq_id", "frames", "thread_name",
+)  # fmt: skip
+_usual_fields = itemgetter(*_FIELDS)
 _FINISHED_BY_STATE = {"scheduled": 0, "started": 0, "completed": 1}
 
 
@@ -70,9 +87,9 @@ def summarise(view: Any) -> dict[str, Any]:
     Keys: ``version``, ``comm_lib``, ``damaged``, ``cut`` (what came after the last entry is not known), ``notes``,
     ``first_ns`` (creation times of the first entries: two processes never share them),
     ``entries_pointer`` and ``config_pointer`` (JSON Pointers),
-    ``has_entries``, ``n_entries``, ``config`` ([key, name, desc, ranks as text]), ``status`` ([uid, enqueued, started,
-    completed], values as found), ``tracks`` (per group of the entries: name, desc, uid, columns, unfinished
-    point-to-point rows, count of all point-to-point entries), ``signatures``, ``sites``, ``tokens``.
+    ``has_entries``, ``n_entries``, ``config`` ([key, name, desc, ranks as ``rank_lists.py`` packs them]), ``status``
+    ([uid, enqueued, started, completed], values as found), ``tracks`` (per group of the entries: what ``columns.py``
+    packs), ``tables`` (what the columns refer to, as JSON text, because nearly all ranks have the same).
     """
     top, entries, pointer = _parts(view)
     notes: list[str] = []
@@ -105,9 +122,7 @@ def summarise(view: Any) -> dict[str, Any]:
         "config": _config(top.get("pg_config"), notes),
         "status": status,
         "tracks": reader.tracks(),
-        "signatures": reader.signatures.rows,
-        "sites": reader.sites.rows,
-        "tokens": [list(token) for token in reader.tokens],
+        "tables": reader.tables(),
     }
 
 
@@ -128,7 +143,7 @@ def _parts(view: Any) -> tuple[Mapping[Any, Any], Any, str]:
 
 
 def _config(raw: Any, notes: list[str]) -> list[list[Any]]:
-    """Groups as [key, name, desc, ranks as text]; the text is parsed once by the caller, who sees it on many ranks."""
+    """Groups as [key, name, desc, packed ranks]; the caller parses those once, who sees them on many ranks."""
     by_key, listed = as_mapping(raw), as_sequence(raw)
     items: list[tuple[Any, Any]] = []
     if by_key is not None:
@@ -150,7 +165,7 @@ def _config(raw: Any, notes: list[str]) -> list[list[Any]]:
         ranks = group.get("ranks")
         text = _ranks_text(ranks)
         n_unreadable += not text and ranks is not None and ranks != ""
-        rows.append([name if label is None else label, name, desc, text])
+        rows.append([name if label is None else label, name, desc, pack_ranks(text)])
     if n_unreadable:
         notes.append(f"the ranks of {n_unreadable} of its process groups cannot be read")
     return rows
@@ -199,53 +214,71 @@ class _EntryReader:
         self.tokens: dict[tuple[int, int, str], int] = {}
         self.n_read = 0
         self.n_odd = 0
+        self._token_of: dict[tuple[Any, ...], int] = {}
         self._groups: dict[tuple[str, str, int], Columns] = {}
 
     def read(self, entries: Any) -> None:
         """Read all entries (the last :data:`MAX_ENTRIES` of them)."""
-        signature_of, site_of, tokens = self.signatures.id_of, self.sites.id_of, self.tokens
+        tokens, site_of, sites = self._token_of, self.sites.id_of, self.sites.by_identity
         for index in range(max(0, len(entries) - MAX_ENTRIES), len(entries)):
-            entry = entries[index]
+            entry: Any = entries[index]
             if entry.__class__ is not dict:
                 self.n_odd += 1
                 continue
-            get = entry.get
-            name = get("profiling_name")
-            columns = self._columns(get("process_group"), get("pg_id"))
+            fields: tuple[Any, ...]
+            try:
+                fields = _usual_fields(entry)
+            except KeyError:
+                fields = tuple(map(entry.get, _FIELDS))
+            (name, process_group, pg_id, ins, outs, in_types, out_types,
+             state, retired, created, is_p2p, seq, frames, thread) = fields  # fmt: skip
+            columns = self._columns(process_group, pg_id)
             if name.__class__ is not str or columns is None:
                 self.n_odd += 1
                 continue
             self.n_read += 1
-            signature = signature_of(
-                name, get("input_sizes"), get("output_sizes"), get("input_dtypes"), get("output_dtypes")
-            )
-            state = get("state")
-            finished = (
-                1 if get("retired") is True else _FINISHED_BY_STATE.get(state, 2) if state.__class__ is str else 2
-            )
-            created = get("time_created_ns")
-            if created.__class__ is not int or not 0 < created < 1 << 63:
-                created = 0
-            route = self.signatures.routes[signature]
-            if route is not None or get("is_p2p") is True:
+            finished = 1 if retired is True else _FINISHED_BY_STATE.get(state, 2) if state.__class__ is str else 2
+            created = created // 1_000_000 if created.__class__ is int and 0 < created < 1 << 63 else 0
+            # A call like one before is the usual case: then this key is all that is looked at.
+            site = sites.get(id(frames))
+            key = (
+                name, sizes_key(ins), sizes_key(outs), names_key(in_types), names_key(out_types),
+                site_of(frames) if site is None else site, thread if thread.__class__ is str else "", is_p2p is True,
+            )  # fmt: skip
+            token = tokens.get(key)
+            if token is None:
+                token = tokens[key] = self._token(key, (ins, outs, in_types, out_types))
+            if token < 0:
                 columns.n_p2p += 1
+                route = self.signatures.routes[-1 - token]
+                if route is None and finished == 1:
+                    columns.end_batch(as_int(entry.get("p2p_seq_id")) or 0)
                 if finished == 0 and route is not None and len(columns.p2p) < MAX_P2P_ROWS:
-                    columns.p2p.append([index, *route, as_int(get("p2p_seq_id")) or 0, signature, created // 1_000_000])
+                    order = as_int(entry.get("p2p_seq_id")) or 0
+                    columns.p2p.append([index, *route, order, -1 - token, created])
                 continue
-            seq = get("collective_seq_id")
             if seq.__class__ is not int or not -1 <= seq < 1 << 62:
-                seq = as_int(seq if seq is not None else get("seq_id"))
+                seq = as_int(seq if seq is not None else entry.get("seq_id"))
                 if seq is None:
                     seq = columns.next_seq()
-            thread = get("thread_name")
-            token = (signature, site_of(get("frames")), thread[:64] if thread.__class__ is str else "")
-            token_id = tokens.get(token)
-            if token_id is None:
-                token_id = tokens[token] = len(tokens)
-            columns.add(index, seq, token_id, finished, created // 1_000_000)
+            columns.rows.append((index, seq, token, finished, created))
+
+    def _token(self, key: tuple[Any, ...], asked: tuple[Any, ...]) -> int:
+        """The number of a call's (signature, site, thread); -1 minus the signature for a point-to-point call."""
+        name, *sizes_and_types, site, thread, is_p2p = key
+        signature = self.signatures.id_of(name, *sizes_and_types, asked=asked)
+        if is_p2p or self.signatures.routes[signature] is not None:
+            return -1 - signature
+        return self.tokens.setdefault((signature, site, thread[:64]), len(self.tokens))
 
     def _columns(self, process_group: Any, pg_id: Any) -> Columns | None:
         """The columns of an entry's group; a group is named by (name, description), before 2.0 by its id alone."""
+        if process_group.__class__ is tuple and len(process_group) == 2 and pg_id.__class__ is int:
+            name, desc = process_group  # the usual case, on the hot path
+            if name.__class__ is str and desc.__class__ is str:
+                columns = self._groups.get((name, desc, pg_id))
+                if columns is not None:
+                    return columns
         uid = pg_id if pg_id.__class__ is int and -1 < pg_id < 1 << 31 else -1
         name, desc = str(uid), ""
         if process_group.__class__ in (tuple, list) and process_group:
@@ -264,6 +297,11 @@ class _EntryReader:
                 return None
             columns = self._groups[key] = Columns(name[:256], desc[:256], uid)
         return columns
+
+    def tables(self) -> str:
+        """What the columns refer to, as JSON text."""
+        tables = [self.signatures.rows, self.sites.rows, list(self.tokens)]
+        return json.dumps(tables, separators=(",", ":"))
 
     def tracks(self) -> list[dict[str, Any]]:
         """The columns of all groups, packed."""

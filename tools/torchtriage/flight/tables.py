@@ -13,6 +13,8 @@ MAX_DIMS = 16
 MAX_NAME_CHARS = 512
 MAX_FRAMES_PER_ENTRY = 512
 MAX_FRAME_LOOKS = 4_000_000
+Sizes = tuple[tuple[int, ...], ...]
+Names = tuple[str, ...]
 _INT = re.compile(r"-?[0-9]{1,18}\Z")
 _ROUTE = re.compile(r"(?:[^:]{0,64}:)?(send|recv) (\d{1,7})(->|<-)(\d{1,7})\Z")
 
@@ -62,15 +64,23 @@ class SignatureTable:
         self.n_unreadable = 0
         self._ids: dict[Any, int] = {}
 
-    def id_of(self, name: str, in_sizes: Any, out_sizes: Any, in_dtypes: Any, out_dtypes: Any) -> int:
-        """The number of a signature; sizes or dtypes that are not what they should be count as unknown (None)."""
-        key = (name, _sizes(in_sizes), _sizes(out_sizes), _names(in_dtypes), _names(out_dtypes))
+    def id_of(
+        self,
+        name: str,
+        in_sizes: Sizes | None,
+        out_sizes: Sizes | None,
+        in_dtypes: Names | None,
+        out_dtypes: Names | None,
+        *,
+        asked: tuple[Any, ...],
+    ) -> int:
+        """The number of a signature, from what :func:`sizes_key` and :func:`names_key` make of the values ``asked``."""
+        key = (name, in_sizes, out_sizes, in_dtypes, out_dtypes)
         found = self._ids.get(key)
         if found is None:
             found = self._ids[key] = len(self.rows)
             self.rows.append([name[:MAX_NAME_CHARS], *key[1:]])
             self.routes.append(_route(name))
-            asked = (in_sizes, out_sizes, in_dtypes, out_dtypes)
             self.n_unreadable += any(k is None and _should_be_known(v) for k, v in zip(key[1:], asked, strict=True))
         return found
 
@@ -80,7 +90,8 @@ def _should_be_known(value: Any) -> bool:
     return value is not None and not (value.__class__ in (list, tuple) and len(value) > MAX_TENSORS)
 
 
-def _sizes(value: Any) -> tuple[tuple[int, ...], ...] | None:
+def sizes_key(value: Any) -> Sizes | None:
+    """Sizes as tuples; None when they are not what they should be."""
     # Checked before it is hashed: hashing nested shared tuples could take for ever.
     if value.__class__ is list and len(value) == 1:  # the usual case, on the hot path
         (shape,) = value
@@ -102,7 +113,10 @@ def _sizes(value: Any) -> tuple[tuple[int, ...], ...] | None:
     return tuple(tensors)
 
 
-def _names(value: Any) -> tuple[str, ...] | None:
+def names_key(value: Any) -> Names | None:
+    """Dtypes as a tuple; None when they are not what they should be."""
+    if value.__class__ is list and len(value) == 1 and value[0].__class__ is str and len(value[0]) <= 64:
+        return (value[0],)  # the usual case, on the hot path
     if value.__class__ not in (list, tuple) or len(value) > MAX_TENSORS:
         return None
     for name in value:
@@ -128,7 +142,7 @@ class SiteTable:
         """``rows`` are [label "function (file:line)", index of the frame, the frame when it can be quoted, issuer]."""
         self.rows: list[list[Any]] = [["", -1, None, ""]]
         self._ids: dict[tuple[str, int, str], int] = {}
-        self._by_identity: dict[int, int] = {}
+        self.by_identity: dict[int, int] = {}
         self._frames: dict[int, tuple[int, str, str]] = {}
         self._looks_left = MAX_FRAME_LOOKS
 
@@ -137,9 +151,9 @@ class SiteTable:
         if frames.__class__ is not list or not frames:
             return 0
         # The loaded file is alive all the while, so identities are stable and shared lists are looked at once.
-        found = self._by_identity.get(id(frames))
+        found = self.by_identity.get(id(frames))
         if found is None:
-            found = self._by_identity[id(frames)] = self._find(frames)
+            found = self.by_identity[id(frames)] = self._find(frames)
         return found
 
     def _find(self, frames: list[Any]) -> int:

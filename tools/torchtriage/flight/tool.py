@@ -60,8 +60,8 @@ def analyze_flight_recorder(
         progress: called with (dumps read, dumps in all), from other threads.
 
     Returns:
-        ``fault``: a rank is named or calls do not fit together; ``in_step``: all ranks of all groups agree and nothing
-        is unfinished; ``inconclusive``: too little to say either.
+        ``fault``: a rank is named or calls do not fit together; ``in_step``: all ranks of all groups agree, and
+        nothing is unfinished or ranks went on while they were dumped; ``inconclusive``: too little to say either.
 
     Raises:
         InputNotFoundError, OutsideRootsError: see :func:`torchtriage.artefacts.inputs.open_inputs`.
@@ -124,6 +124,8 @@ def _summary(status: Status, found: FlightFindings, n_dumps: int) -> str:
         if first.kind == "dump_missing" and n_dumps == 1:
             text += "; the only dump cannot be compared with anything"
         return text + "."
+    if status == "in_step" and any(signal.facts.get("running") for signal in found.signals):
+        return f"All {n_dumps} ranks issue the same calls in all {len(found.groups)} groups and went on when dumped."
     if status == "in_step":
         return f"All {n_dumps} ranks issued the same calls in all {len(found.groups)} groups and nothing is unfinished."
     if n_dumps == 1:
@@ -139,7 +141,12 @@ def sentence(divergence: Divergence) -> str:
         call += f" at {d.where}"
     if d.seq is not None:
         call += f" (seq {d.seq})"
-    words = _WORDS[d.kind].format(
+    template = _WORDS[d.kind]
+    if d.kind == "behind_on_complete" and d.found:
+        template = "{who} did not start {call} on its device, which {peers} started"
+    elif d.kind == "p2p_mismatch" and d.found and d.found.startswith("no "):
+        template = "{who}: {expected} waits for a call that was never made ({found})"
+    words = template.format(
         who=rank_words(d.ranks), call=call, peers="its peers" if len(d.ranks) == 1 else "their peers",
         expected=d.expected or call, found=d.found or "another call",
     )  # fmt: skip
