@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from torchtriage.logs.analyze import analyze
-from torchtriage.logs.read import PatternSet, scan, text_source
+from torchtriage.logs.read import LogSource, PatternSet, scan, text_source
 from torchtriage.report import SIGNALS
 
 HARMLESS = """\
@@ -43,6 +43,10 @@ killing time until the store is ready
 Process group watchdog is enabled, timeout 1800 s
 W1130 06:20:26.1 1 torch/distributed/run.py:792] Setting OMP_NUM_THREADS environment variable for each process to be 1
 signal handler for SIGTERM installed
+see step 37 of the guide for errors
+will retry up to 3 times on ConnectionError
+no error so far, continuing with shard 3
+wandb: syncing run 12
 exit code 0
 node_rank: 0, exitcode: 0
 """
@@ -62,6 +66,29 @@ def test_each_harmless_line_alone_is_no_trouble(prefix, line):
     assert [s.name for s in signals if SIGNALS[s.name].health == "trouble"] == []
 
 
+@pytest.mark.parametrize(
+    ("line", "happened"),
+    [
+        ("will retry up to 3 times on ConnectionError", False),
+        ("skip_on_error: true, retry: 3", False),
+        ("no error so far, continuing", False),
+        ("skipping batch 3: CUDA out of memory", True),
+        ("upload failed with ConnectionError, retry 3", True),
+        ("skip sample 7 on error KeyError('x')", True),
+        ("ValueError in sample 7, will retry in 5 s", True),
+    ],
+)
+def test_an_exception_that_is_only_announced_was_not_handled(line, happened):
+    signals = analyze(scan([text_source(f"[rank1]: {line}")], PatternSet([]))).signals
+    assert ("log.exception_handled" in {s.name for s in signals}) == happened
+
+
+def test_a_step_of_something_else_is_no_step_of_the_loop():
+    steps = "".join(f"[rank{r}] step {s} loss {7 - s / 10}\n" for s in range(9) for r in range(2))
+    signals = analyze(scan([text_source(steps + "[rank1] see step 37 of the guide\n")], PatternSet([]))).signals
+    assert "log.steps_even" in {s.name for s in signals}
+
+
 def test_a_traceback_that_a_retry_outlived_is_no_trouble():
     text = "\n".join(
         [
@@ -76,3 +103,17 @@ def test_a_traceback_that_a_retry_outlived_is_no_trouble():
     )
     signals = analyze(scan([text_source(text)], PatternSet([]))).signals
     assert [s.name for s in signals if SIGNALS[s.name].health == "trouble"] == []
+
+
+def test_steps_in_another_file_do_not_show_that_an_exception_without_a_time_was_caught():
+    steps = [f"2026-11-30 06:20:0{n},123 INFO trainer rank=1 step={n}/9 loss=2.5" for n in range(5)]
+    trace = [
+        "[rank1]: Traceback (most recent call last):",
+        '[rank1]:   File "/workspace/train.py", line 7, in main',
+        "[rank1]: ValueError: bad sample",
+        "[rank1]:[W1130 06:20:09.1 ProcessGroupNCCL.cpp:1575] Warning: destroy_process_group() was not called",
+    ]
+    sources = [LogSource("all.log", steps), LogSource("rank_1.log", trace, rank=1)]
+    names = {s.name for s in analyze(scan(sources, PatternSet([]))).signals}
+    assert "log.python_exception" in names
+    assert "log.exception_handled" not in names

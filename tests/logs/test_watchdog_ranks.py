@@ -278,3 +278,17 @@ def test_thousands_of_ranks_are_compared():
     (found,) = signals(lines, "log.behind_on_enqueue")
     assert found.scope.ranks == [77]
     assert [s.scope.ranks for s in signals(lines, "log.rank_without_timeout")] == [[77]]
+
+
+def test_what_a_rank_printed_before_its_own_time_out_counts_whatever_its_peers_had_reported_by_then():
+    lines = [step(r, n) for n in range(6) for r in range(3) if r != 1 or n < 4]
+    lines += [work(0), work(2), "[rank1] epoch 0 done, saving checkpoint", work(1, operation="BROADCAST")]
+    (found,) = signals(lines, "log.left_loop_early")
+    assert found.scope.ranks == [1]
+
+
+def test_a_rank_that_waits_in_one_call_with_its_peers_has_gone_past_nothing():
+    lines = [step(r, n) for n in range(6) for r in range(4)]
+    lines += ["[rank0] saving checkpoint", "[rank2] evaluating 37 prompts", *map(work, (1, 2, 3))]
+    (found,) = signals(lines, "log.done_before_peers")
+    assert found.scope.ranks == [0]

@@ -11,7 +11,7 @@ from torchtriage.logs.native_crash import crash_signals
 from torchtriage.logs.progress import good_signals, step_signals, stepping
 from torchtriage.logs.quotes import quote
 from torchtriage.logs.values import value_signals
-from torchtriage.logs.watchdog import first_hang_order, watchdog_signals
+from torchtriage.logs.watchdog import hang_orders, waits_of_ranks, watchdog_signals
 
 if TYPE_CHECKING:
     from torchtriage.logs.records import PatternHits, Timeline
@@ -53,8 +53,7 @@ def analyze(timeline: Timeline) -> LogFindings:
     exits = exit_signals(timeline, ranks_with_exception(timeline))
     watchdog = watchdog_signals(timeline, exceptions, exits)
     values, well = value_signals(timeline)
-    timed_out = {rank for s in watchdog if s.name == "log.watchdog_timeout" for rank in s.scope.ranks}
-    steps = step_signals(timeline, first_hang_order(timeline), ended, timed_out)
+    steps = step_signals(timeline, hang_orders(timeline), ended, waits_of_ranks(watchdog))
     uneven = any(signal.name in ("log.left_loop_early", "log.stopped_early") for signal in steps)
     good = good_signals(timeline, values_are_well=well and not uneven)
     return LogFindings(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from torchtriage.artefacts.clean import clean_text
 from torchtriage.logs.first_mover import came_first, is_cascade
+from torchtriage.logs.prose import is_negated
 from torchtriage.logs.quotes import quote
 from torchtriage.report import Evidence, Scope, Signal
 
@@ -47,6 +48,13 @@ _HANDLED = re.compile(
     r"(?i)(?=.{0,2000}\b(?:skip\w*|ignor\w*|caught|retry\w*|retrie\w*|continu\w*)\b)"
     r"(?=.{0,2000}(?:\b[a-z_.]{0,60}(?:error|exception)\b|out of memory))"
 )
+# "retry up to 3 times on ConnectionError", "skip_on_error: true" announce what would be done.
+_POLICY = re.compile(
+    r"(?i)(?<![a-z])(?:retry|retries|skip|ignore|continue)(?![a-z])[^:;]{0,60}?(?<![a-z])(?:on|upon|if|when|in case of)"
+    r"[ _-](?:[a-z]{1,5}[ _-])?[\w.]{0,60}(?:error|exception)"
+    r"(?!\(|: (?!true|false|none|\d))(?!.{0,80}(?:error|exception)[(:])"  # nor is it told of one in particular
+)
+_ERROR_TOLD = re.compile(r"(?i)[a-z_.]{0,60}(?:error|exception)\b|out of memory")
 _ERROR_WORD = re.compile(r"\b(?:[A-Za-z_]\w*\.){0,4}(?P<type>[A-Z]\w{0,60}(?:Error|Exception))\b")
 
 
@@ -92,6 +100,8 @@ def _was_handled(traceback: TracebackRecord, all_of_them: list[TracebackRecord],
     end = traceback.end or traceback.final.line
     if own.last_step_row.line.order <= end.order:
         return False
+    if end.time_s is None and end.key[0] != own.last_step_row.line.key[0]:
+        return False  # of two files, one without a time: which came first is not known
     before = [row.step for row in own.rows if row.step is not None and row.line.order < traceback.start.order]
     if before and own.last_step is not None and own.last_step <= max(before):
         return False
@@ -240,7 +250,10 @@ def _told_in_a_line(timeline: Timeline) -> list[Signal]:
 def _is_handled_words(text: str) -> bool:
     if "NCCL INFO" in text or "ProcessGroupNCCL" in text or ("Warning:" in text and ".py:" in text):
         return False
-    return _HANDLED.match(text) is not None
+    if _HANDLED.match(text) is None or _POLICY.search(text, 0, 2000) is not None:
+        return False
+    told = _ERROR_TOLD.search(text, 0, 2000)
+    return told is None or not is_negated(text, told.start())
 
 
 def _told_facts(line: Line) -> dict[str, Any]:

@@ -23,6 +23,8 @@ _STEP_WORDS = (
 )
 _STEP = re.compile(
     rf"(?<![\w.])['\"]?(?:{_STEP_WORDS})['\"]?\s{{0,3}}[:=#]?\s{{0,16}}\[?['\"]?(?P<step>0{{1,10}})(?![\w.%]|,0)"
+    # "step 3 of the guide" is a step of another kind.
+    r"(?![ ](?:of|in|from|for)[ ](?:the|this|that|a|an|each|our|your|my|its)\b)"
 )
 # "saving at step 500", "total steps: 1000" name a step that is not one of the loop just done.
 _NOT_PROGRESS = re.compile(

@@ -89,7 +89,7 @@ _CORE_INDEX = LiteralIndex([literal for literal, _ in CORE])
 _LIBRARY = re.compile(
     r"NCCL (?:INFO|WARN)|(?:User|Future|Deprecation|Runtime|Resource)Warning|^\s*warnings?\.warn|_warn_once|"
     r"^frame #|^#0+ |^\s*what\(\):|^terminate called|^Exception raised from|^\*{3,}|^[=\-_*~]{4,}|"
-    r"huggingface/tokenizers"
+    r"huggingface/tokenizers|^wandb: "
 )
 _TRACEBACK = re.compile(r"^\s{0,8}(?:traceback : |[+|] )?(?:Exception Group )?Traceback \(most recent call last\):")
 _BARE_EXCEPTION = re.compile(
@@ -145,7 +145,7 @@ _END_WORDS = _FINISH_WORDS | {
 }  # fmt: skip
 _LIBRARY_HINTS = (
     "NCCL ", "Warning", "warn", "frame #", "#", "what():", "terminate ", "Exception raised", "***", "===", "---", "___",
-    "~~~", "tokenizers",
+    "~~~", "tokenizers", "wandb: ",
 )  # fmt: skip
 # A line that holds none of these, nor a text of CORE or of the playbook, can only tell who printed it. Of a log that is
 # thinned, lines with them are kept in greater number.

@@ -9,7 +9,7 @@ from torchtriage.logs.quotes import quote
 from torchtriage.report import Scope, Signal
 
 if TYPE_CHECKING:
-    from collections.abc import Set
+    from collections.abc import Mapping, Set
 
     from torchtriage.logs.metrics import OwnerMetrics, Row
     from torchtriage.logs.records import Line, OwnerLines, Timeline
@@ -23,39 +23,49 @@ def stepping(timeline: Timeline) -> dict[int, OwnerMetrics]:
     return {owner: own for owner, own in owners if isinstance(owner, int) and own.n_stepped > 0}
 
 
-def step_signals(timeline: Timeline, hang_order: int | None, ended: Set[int], timed_out: Set[int]) -> list[Signal]:
+def step_signals(
+    timeline: Timeline,
+    hang_orders: Mapping[int | None, int],
+    ended: Set[int],
+    waits: Mapping[int, Set[tuple[object, ...]]],
+) -> list[Signal]:
     """Signals about ranks whose steps differ from their peers'.
 
     Args:
         timeline: what was read.
-        hang_order: the place of the first line that tells of a time-out, or None.
+        hang_orders: the place of the first line that tells of a time-out, by the rank that printed it.
         ended: ranks whose end is told by an exception; that they stop is explained.
-        timed_out: ranks that wait for others, by their own watchdog's word.
+        waits: in which calls ranks wait for others, by their own watchdog's word.
     """
     ranks = stepping(timeline)
     if len(ranks) < 2:
         return []
     highest = max(own.last_step or 0 for own in ranks.values())
     ahead = next(own.last_step_row for own in ranks.values() if own.last_step == highest and own.last_step_row)
-    # Without a hang, what a rank printed counts until its peers' last step: behind that everybody leaves the loop.
-    until = hang_order if hang_order is not None else ahead.line.order
+    hang_order = min(hang_orders.values(), default=None)
     left: dict[int, list[tuple[int, Line]]] = {}
     done: list[tuple[int, Line]] = []
     stopped: dict[int, list[int]] = {}
     for rank, own in ranks.items():
         end_line = timeline.owners[rank].end_line if rank in timeline.owners else None
-        went_on = end_line is not None and hang_order is not None and end_line.order < hang_order
-        if own.last_step == highest and end_line is not None and went_on:
+        # A rank that timed out itself waited from then on: its peers' reports say nothing of what it printed before.
+        hung_at = hang_orders.get(rank, hang_order)
+        if own.last_step == highest and end_line is not None and hung_at is not None and end_line.order < hung_at:
             done.append((rank, end_line))
         if own.last_step is None or own.last_step >= highest or rank in ended:
             continue
-        if end_line is not None and end_line.order < until:
+        # Without a hang, what a rank printed counts until its peers' last step: behind that everybody leaves the loop.
+        if end_line is not None and end_line.order < (ahead.line.order if hung_at is None else hung_at):
             left.setdefault(own.last_step, []).append((rank, end_line))
         else:
             stopped.setdefault(own.last_step, []).append(rank)
     signals = [_left(step, found, highest, ahead, ranks) for step, found in sorted(left.items())[:MAX_SIGNALS]]
     signals += [_stopped(step, found, highest, ahead, ranks) for step, found in sorted(stopped.items())[:MAX_SIGNALS]]
-    if done and timed_out - {rank for rank, _ in done}:
+    waiting = waits.keys() - {rank for rank, _ in done}
+    # Who waits in one call with a peer that did not go on has gone past nothing.
+    joined = set[tuple[object, ...]]().union(*(waits[rank] for rank in waiting))
+    done = [(rank, line) for rank, line in done if joined.isdisjoint(waits.get(rank, ()))]
+    if done and waiting:
         signals.append(_done_first(done, highest, ranks))
     return signals + _skipped(ranks)
 

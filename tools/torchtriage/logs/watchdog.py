@@ -58,10 +58,24 @@ def watchdog_signals(
     return signals + report_signals(timeline) + wait_signals(timeline)
 
 
-def first_hang_order(timeline: Timeline) -> int | None:
-    """The place of the first line that says that a collective timed out."""
-    kinds = ("watchdog", "watchdog_nccl2", "wait_timeout")
-    return min((line.order for kind in kinds for line in timeline.records.get(kind, ())), default=None)
+def hang_orders(timeline: Timeline) -> dict[int | None, int]:
+    """The place of the first line that says that a collective timed out, by the rank that printed it."""
+    found: dict[int | None, int] = {}
+    for kind in ("watchdog", "watchdog_nccl2", "wait_timeout"):
+        for line in timeline.records.get(kind, ()):
+            found[line.rank] = min(line.order, found.get(line.rank, line.order))
+    return found
+
+
+def waits_of_ranks(signals: Sequence[Signal]) -> dict[int, set[tuple[object, ...]]]:
+    """In which calls ranks timed out: group, number, operation and sizes; without a number no two calls are one."""
+    found: dict[int, set[tuple[object, ...]]] = {}
+    for signal in signals:
+        if signal.name == "log.watchdog_timeout":
+            call = tuple(signal.facts[fact] for fact in ("group", "seq", "operation", "numel_in", "numel_out"))
+            for rank in signal.scope.ranks:
+                found.setdefault(rank, set()).update({call} if signal.facts["seq"] is not None else ())
+    return found
 
 
 def _is_complete(timeline: Timeline) -> bool:
