@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from torchtriage.artefacts.inputs import Artefact
 from torchtriage.artefacts.isolate import run_jobs
+from torchtriage.logs.buckets import HEAD_LINES
 from torchtriage.logs.plans import HINTS
 from torchtriage.logs.records import LogPattern, PatternSet
-from torchtriage.logs.sift import HEAD_LINES, TAIL_LINES, Kept, Sifter, sift
+from torchtriage.logs.sift import TAIL_LINES, Kept, Sifter, sift
 from torchtriage.logs.thin import thinned_logs, thinning_jobs
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ TELLING = ["Watchdog caught collective operation timeout", "CUDA error: "]
 
 def thin(lines: list[str], *, budget: int = 60_000, block_bytes: int = 1 << 16) -> list[Kept]:
     data = "".join(f"{line}\n" for line in lines).encode()
-    sifter = Sifter(TELLING, HINTS, labelled=False, budget=budget)
+    sifter = Sifter(TELLING, HINTS, labelled="", budget=budget)
     kept = sift((data[at : at + block_bytes] for at in range(0, len(data), block_bytes)), sifter)
     assert sifter.n_lines == len(lines)
     return kept
@@ -56,7 +57,7 @@ def test_the_first_and_the_last_lines_of_each_rank_are_kept_and_a_sample_between
     assert set(range(len(lines) - 4 * TAIL_LINES + 1, len(lines) + 1)) <= numbers
     of_rank = [number for number, _, text in kept if text.startswith("[rank2]")]
     assert len(of_rank) < 1400
-    assert max(b - a for a, b in itertools.pairwise(of_rank)) <= 4 * 20_000 // 400
+    assert max(b - a for a, b in itertools.pairwise(of_rank)) <= len(lines) // 16
 
 
 @given(
@@ -167,3 +168,27 @@ def test_a_file_that_is_gone_when_its_turn_comes_is_a_loss_and_no_error(
     assert thinned["train.log"].kept == []
     assert len(losses) == 1
     assert losses[0].startswith("train.log: a part of it was not read: ")
+
+
+def test_a_block_that_is_only_looked_through_is_read_when_a_rank_falls_silent_in_it() -> None:
+    lines = step_lines(60_000)
+    end = len(lines) * 3 // 5
+    last = max(n for n, line in enumerate(lines[:end]) if line.startswith("[rank3]"))
+    lines = [line for n, line in enumerate(lines) if n <= last or not line.startswith("[rank3]")]
+
+    for block_bytes in (20_000, 50_000, 90_000):
+        kept = thin(lines, budget=4000, block_bytes=block_bytes)
+        of_rank = [number for number, _, text in kept if text.startswith("[rank3]")]
+        assert of_rank[-1] == last + 1
+        assert len(of_rank) >= TAIL_LINES
+
+
+def test_a_value_that_is_no_number_is_kept_with_the_rows_before_it() -> None:
+    lines = step_lines(40_000)
+    at = 4 * 31_003 + 2
+    lines[at] = lines[at].rpartition(" ")[0] + " nan"
+
+    for block_bytes in (20_000, 70_000, 1 << 20):
+        numbers = [number for number, _, text in thin(lines, block_bytes=block_bytes) if text.startswith("[rank2]")]
+        position = numbers.index(at + 1)
+        assert numbers[position - 8 : position] == [at + 1 - 4 * k for k in range(8, 0, -1)]
