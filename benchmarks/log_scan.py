@@ -35,7 +35,7 @@ _ENGINE_MB = 20
 def literals() -> list[str]:
     """All texts that a scan looks for."""
     from torchtriage.knowledge.load import load_playbook
-    from torchtriage.logs.plans import CORE
+    from torchtriage.logs.scan.plans import CORE
     from torchtriage.verdict.gather import log_patterns
 
     return sorted({p.text for p in log_patterns(load_playbook()).patterns} | {text for text, _ in CORE})

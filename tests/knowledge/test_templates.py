@@ -22,7 +22,7 @@ from torchtriage.knowledge.tool import playbook
 from torchtriage.knowledge.tool import render as render_playbook
 from torchtriage.knowledge.validate import problems
 from torchtriage.knowledge.validate_templates import reference_problems
-from torchtriage.logs.read import PatternSet, scan, text_source
+from torchtriage.logs.scan.read import PatternSet, scan, text_source
 from torchtriage.report import DIAGNOSED_FROM
 from torchtriage.verdict.decide import decide
 from torchtriage.verdict.gather import Findings, Observation, scan_logs

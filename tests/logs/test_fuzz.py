@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from torchtriage.artefacts.clean import clean_text
 from torchtriage.logs.analyze import LogFindings, analyze
-from torchtriage.logs.literals import DIGITS
-from torchtriage.logs.prefixes import parse_prefix
-from torchtriage.logs.read import LogPattern, LogSource, PatternSet, scan, text_source
+from torchtriage.logs.scan.literals import DIGITS
+from torchtriage.logs.scan.prefixes import parse_prefix
+from torchtriage.logs.scan.read import LogPattern, LogSource, PatternSet, scan, text_source
 
 DATA = Path(__file__).parent.parent / "data" / "logs"
 PATTERNS = PatternSet([LogPattern("oom", "out of memory", r"allocate (?P<size>\S+)"), LogPattern("r", "rank")])

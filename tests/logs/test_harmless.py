@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from torchtriage.logs.analyze import analyze
-from torchtriage.logs.read import LogSource, PatternSet, scan, text_source
+from torchtriage.logs.scan.read import LogSource, PatternSet, scan, text_source
 from torchtriage.report import SIGNALS
 
 HARMLESS = """\

@@ -8,7 +8,7 @@ import pytest
 
 from torchtriage.artefacts.clean import clean_text
 from torchtriage.logs.analyze import LogFindings, analyze
-from torchtriage.logs.read import PatternSet, scan, text_source
+from torchtriage.logs.scan.read import PatternSet, scan, text_source
 from torchtriage.report import SIGNALS, Signal
 
 DATA = Path(__file__).parent.parent / "data" / "logs"

@@ -107,7 +107,7 @@ def test_every_signal_that_the_playbook_names_is_emitted_by_an_analyzer() -> Non
     named = {n for e in load_playbook().entries.values() for c in e.conditions() for n in c.signals}
     named |= {n for e in load_playbook().entries.values() for n in e.culprit_from}
     assert named <= set(SIGNALS)
-    tests = "\n".join(p.read_text(encoding="utf-8") for p in Path(__file__).parents[1].glob("*/test_*.py"))
+    tests = "\n".join(p.read_text(encoding="utf-8") for p in Path(__file__).parents[1].glob("**/test_*.py"))
     seen = {s for f in CASES for e in triage([str(f / "inputs")]).evidence for s in (e.signal,)}
     untold = {name for name in named if name not in seen and name.partition(".")[2] not in tests}
     assert untold == set()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from logs.metric_runs import Run, Values, change, healthy, slower
+from logs.metrics.metric_runs import Run, Values, change, healthy, slower
 from torchtriage.verdict.tool import triage
 
 if TYPE_CHECKING:

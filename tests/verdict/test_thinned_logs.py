@@ -15,8 +15,8 @@ CASES = sorted((Path(__file__).parents[2] / "evals" / "cases").iterdir())
 def _same_verdict(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     paths = [str(folder / load_case(folder).inputs)]
     whole = triage(paths)
-    monkeypatch.setattr("torchtriage.logs.thin.THIN_FROM_BYTES", 0)
-    monkeypatch.setattr("torchtriage.logs.thin.MIN_PART_BYTES", 20_000)
+    monkeypatch.setattr("torchtriage.logs.scan.thin.THIN_FROM_BYTES", 0)
+    monkeypatch.setattr("torchtriage.logs.scan.thin.MIN_PART_BYTES", 20_000)
 
     thinned = triage(paths)
 

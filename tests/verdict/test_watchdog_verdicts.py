@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from logs.watchdog_lines import DEFAULT, STAMP, dump, failed, step, waits, work
+from logs.watchdog.watchdog_lines import DEFAULT, STAMP, dump, failed, step, waits, work
 from torchtriage.verdict.tool import triage
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ TASKS = {
     "view": "torchtriage.artefacts.view:view_task",
     "flight": "torchtriage.flight.read:summarise_task",
     "ras": "torchtriage.ras.read:read_task",
-    "sift": "torchtriage.logs.sift:sift_task",
+    "sift": "torchtriage.logs.scan.sift:sift_task",
     "stacks": "torchtriage.stacks.read:read_task",
     "trace": "torchtriage.trace.read:summarise_task",
 }

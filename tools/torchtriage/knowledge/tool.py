@@ -85,7 +85,7 @@ def _messages(book: Playbook, asked: str) -> list[Template]:
     known = {name.lower(): template for name, template in book.templates.items()}
     if asked.lower() in known:
         return [known[asked.lower()]]
-    from torchtriage.logs.read import PatternSet, scan, text_source
+    from torchtriage.logs.scan.read import PatternSet, scan, text_source
 
     patterns = PatternSet([p for template in known.values() for p in template.patterns()])
     ids = dict.fromkeys(template_of_pattern(hit.pattern_id) for hit in scan([text_source(asked)], patterns).hits)

@@ -20,7 +20,7 @@ from torchtriage.knowledge.templates import (
     parse_section,
     templates_from,
 )
-from torchtriage.logs.read import PatternSet, scan, text_source
+from torchtriage.logs.scan.read import PatternSet, scan, text_source
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

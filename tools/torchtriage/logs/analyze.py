@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from torchtriage.logs.exceptions import exception_signals, ranks_with_exception
-from torchtriage.logs.exits import exit_signals
-from torchtriage.logs.native_crash import crash_signals
-from torchtriage.logs.progress import good_signals, step_signals, stepping
+from torchtriage.logs.crashes.exceptions import exception_signals, ranks_with_exception
+from torchtriage.logs.crashes.native import crash_signals
+from torchtriage.logs.ends.exits import exit_signals
+from torchtriage.logs.metrics.progress import good_signals, step_signals, stepping
+from torchtriage.logs.metrics.values import value_signals
 from torchtriage.logs.quotes import quote
-from torchtriage.logs.values import value_signals
-from torchtriage.logs.watchdog import hang_orders, waits_of_ranks, watchdog_signals
+from torchtriage.logs.watchdog.judgement import hang_orders, waits_of_ranks, watchdog_signals
 
 if TYPE_CHECKING:
     from torchtriage.logs.records import PatternHits, Timeline

@@ -6,16 +6,16 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from torchtriage.logs.clocks import Clocks
-from torchtriage.logs.literals import LiteralIndex
+from torchtriage.logs.scan.literals import LiteralIndex
+from torchtriage.logs.timeline.clocks import Clocks
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from torchtriage.logs.crash_blocks import CrashBlock
-    from torchtriage.logs.end_records import LauncherRecord
-    from torchtriage.logs.metrics import Metrics
-    from torchtriage.logs.tracebacks import TracebackRecord
+    from torchtriage.logs.crashes.blocks import CrashBlock
+    from torchtriage.logs.crashes.tracebacks import TracebackRecord
+    from torchtriage.logs.ends.records import LauncherRecord
+    from torchtriage.logs.metrics.collect import Metrics
 
 Owner = int | str | None
 """Who printed a line: a rank, a process or a task whose rank is not known yet ("pid:957", "task:srun//3"), or nobody
@@ -49,7 +49,7 @@ class LogSource:
 
 @dataclass(frozen=True)
 class Thinned:
-    """A log of which ``torchtriage.logs.sift`` kept some lines."""
+    """A log of which ``torchtriage.logs.scan.sift`` kept some lines."""
 
     kept: Sequence[tuple[int, int, str]]
     """Line number, how many lines it stands for (0: it is counted with another one), text."""
@@ -135,7 +135,7 @@ class Timeline:
 
     hits: list[PatternHits]
     records: dict[str, list[Line]]
-    """Lines by kind (see ``torchtriage.logs.plans``): watchdog, progress, handled, ..."""
+    """Lines by kind (see ``torchtriage.logs.scan.plans``): watchdog, progress, handled, ..."""
     tracebacks: list[TracebackRecord]
     launcher: list[LauncherRecord]
     metrics: Metrics

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from torchtriage.knowledge.load import Playbook
     from torchtriage.knowledge.templates import Template
     from torchtriage.logs.analyze import LogFindings, PatternMatch
-    from torchtriage.logs.messages import Reading
     from torchtriage.logs.records import LogSource, PatternSet
+    from torchtriage.logs.scan.messages import Reading
 
 # Worker task by artefact kind: what this version reads, besides logs.
 TASK_OF_KIND = {"flight_recorder": "flight", "stack_dump": "stacks", "ras": "ras", "trace": "trace"}
@@ -135,8 +135,8 @@ def gather(inputs: Inputs, book: Playbook, progress: Callable[[int, int], None] 
 def scan_logs(sources: Sequence[LogSource], book: Playbook, findings: Findings) -> LogFindings:
     """Scan logs (or a pasted text) for events, the playbook's texts and known messages; add what was observed."""
     from torchtriage.logs.analyze import analyze
-    from torchtriage.logs.messages import readings
-    from torchtriage.logs.read import scan
+    from torchtriage.logs.scan.messages import readings
+    from torchtriage.logs.scan.read import scan
 
     wanted = patterns_of(c for e in book.entries.values() for c in e.conditions())
     known = {template.key: template for template in book.templates.values()}
@@ -163,7 +163,7 @@ def log_patterns(book: Playbook) -> PatternSet:
 
 
 def _thinning_jobs(logs: Sequence[Artefact], book: Playbook) -> list[Job]:
-    from torchtriage.logs.thin import thinning_jobs
+    from torchtriage.logs.scan.thin import thinning_jobs
 
     return thinning_jobs(logs, log_patterns(book))
 
@@ -172,8 +172,8 @@ def _log_sources(
     logs: Sequence[Artefact], thinning: Sequence[Job], outcomes: Sequence[Outcome], losses: list[str]
 ) -> list[LogSource]:
     from torchtriage.logs.records import LogSource
-    from torchtriage.logs.tasks import file_tasks
-    from torchtriage.logs.thin import thinned_logs
+    from torchtriage.logs.scan.thin import thinned_logs
+    from torchtriage.logs.timeline.tasks import file_tasks
 
     thinned = thinned_logs(thinning, outcomes, losses)
     tasks = file_tasks([log.name for log in logs])

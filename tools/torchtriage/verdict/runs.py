@@ -36,8 +36,8 @@ def several_runs(inputs: Inputs) -> list[str]:
 
 
 def _ranks_that_step(logs: list[Artefact]) -> set[int]:
-    from torchtriage.logs.progress import stepping
-    from torchtriage.logs.read import LogSource, PatternSet, scan
+    from torchtriage.logs.metrics.progress import stepping
+    from torchtriage.logs.scan.read import LogSource, PatternSet, scan
 
     found: set[int] = set()
     for log in logs:

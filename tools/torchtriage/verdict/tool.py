@@ -66,7 +66,7 @@ def explain_symptom(
         BadCallError: the text is empty or longer than two million characters.
         InputNotFoundError, OutsideRootsError: a path cannot be read.
     """
-    from torchtriage.logs.read import text_source
+    from torchtriage.logs.scan.read import text_source
 
     if not text.strip():
         raise BadCallError(

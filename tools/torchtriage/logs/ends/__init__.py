@@ -1,0 +1,1 @@
+"""What launchers, schedulers and kernels say about the end of processes."""

@@ -1,0 +1,1 @@
+"""Numbers that a loop prints: read, kept as series, judged."""

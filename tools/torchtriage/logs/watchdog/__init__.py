@@ -1,0 +1,1 @@
+"""Collective time-outs as the watchdog words them, judged over the ranks of a group."""
