@@ -140,3 +140,35 @@ def test_labelled_symptoms_are_seldom_diagnosed_wrongly(samples: Path) -> None:
             good = verdict.failure_mode in (item["truth"]["failure_mode"], *item["truth"]["acceptable"])
             right, wrong = right + good, wrong + (not good)
     assert right >= 4 * wrong, (right, wrong, os.fspath(samples))
+
+
+LOCK = (
+    "Every restart of our job hangs before the first step on the same host.\n"
+    "Last line of the log: Using /home/me/.cache/torch_extensions/py311_cu128 as PyTorch extensions root...\n"
+    "No nvcc and no ninja process is running, and deleting the lock file in the build directory makes it start."
+)
+
+
+def test_words_that_fit_one_entry_far_better_than_any_other_make_it_suspected() -> None:
+    verdict = explain_symptom(LOCK)
+    assert (verdict.status, verdict.failure_mode) == ("suspected", "stale-build-lock-blocks-startup")
+    assert verdict.candidates[0].failure_mode == verdict.failure_mode
+    assert verdict.culprits.ranks == []
+    assert "nothing proves it" in verdict.summary
+    lines = LOCK.split("\n")
+    assert verdict.evidence
+    assert all(e.quote in lines[int(e.where) - 1] for e in verdict.evidence)
+
+
+def test_words_alone_never_diagnose() -> None:
+    assert all(explain_symptom(LOCK * n).status != "diagnosed" for n in (1, 3))
+
+
+def test_lines_that_every_time_out_prints_speak_for_no_cause() -> None:
+    line = (
+        "[rank{0}]:[E1130 12:00:00.100200300 ProcessGroupNCCL.cpp:616] [Rank {0}] Watchdog caught collective operation "
+        "timeout: WorkNCCL(SeqNum=17, OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=600000) ran for 600029 "
+        "milliseconds before timing out."
+    )
+    verdict = explain_symptom("\n".join(line.format(rank) for rank in range(4)))
+    assert verdict.status == "inconclusive"

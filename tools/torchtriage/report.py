@@ -152,6 +152,8 @@ SIGNALS: dict[str, SignalSpec] = {
     "log.finished_on_some": _spec("neutral", "some ranks printed that they finished, and others did not"),
     "log.pattern": _spec("neutral", "a line matches a text that a playbook entry names"),
     "log.template": _spec("neutral", "a line is a message whose meaning is known"),
+    # a text in words
+    "text.reads_like": _spec("neutral", "a text uses the words of one playbook entry"),
     # stacks: the state of a rank's main thread, for the ranks of which it is true
     **{
         f"stacks.{state}": _spec("neutral", f"ranks whose main thread is {words}")

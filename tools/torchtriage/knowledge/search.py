@@ -27,6 +27,8 @@ _STOP_TEXT = (
 )
 _STOP = frozenset(_STOP_TEXT.split())
 MAX_QUERY_WORDS = 400
+MAX_QUERY_LINES = 5000
+MAX_LINE_CHARS = 4000
 INDEX_VERSION = "4"
 
 
@@ -55,6 +57,23 @@ def search(playbook: Playbook, query: str, limit: int = 5) -> list[tuple[str, fl
     wanted = list(dict.fromkeys(words(query)))[:MAX_QUERY_WORDS]
     scores = _bm25(_search_index(playbook), wanted)
     return sorted(scores.items(), key=lambda item: (-item[1], item[0]))[:limit]
+
+
+def telling_lines(playbook: Playbook, entry_id: str, text: str, limit: int) -> list[tuple[int, str]]:
+    """The lines of a text (numbered from 1) that speak most for an entry: by its rarest words, in order."""
+    index = _search_index(playbook)
+    n_entries = len(index["lengths"])
+    weighed: list[tuple[float, int, str]] = []
+    for number, line in enumerate(text.split("\n")[:MAX_QUERY_LINES], start=1):
+        weight = 0.0
+        for word in set(words(line[:MAX_LINE_CHARS])):
+            holding = index["holding"].get(word, {})
+            if entry_id in holding:
+                weight += math.log(n_entries / len(holding))
+        if weight:
+            weighed.append((weight, number, line))
+    best = sorted(weighed, key=lambda item: (-item[0], item[1]))[:limit]
+    return sorted((number, line) for _, number, line in best)
 
 
 def rank_texts(texts: dict[str, str], query: str) -> list[str]:
