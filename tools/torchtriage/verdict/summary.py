@@ -93,7 +93,10 @@ def open_summary(findings: Findings, candidates: Sequence[Candidate]) -> str:
     """One line that says what is known although it does not decide."""
     if found := says_something(findings.observations):
         first = found[0]
-        who = f" ({rank_words(first.ranks)})" if first.ranks else ""
+        # Of what several ranks show alike, all are named.
+        alike = [o for o in found if o.name == first.name and _same_call(o, first)]
+        ranks = frozenset[int]().union(*(o.ranks for o in alike))
+        who = f" ({rank_words(ranks)})" if ranks else ""
         detail = _fill(SIGNALS[first.name].detail, _known([first]))
         seen = f"{SIGNALS[first.name].meaning}{who}{': ' + detail if detail else ''}"
         return f"Not decided: {seen}; what was given does not show why"
@@ -102,6 +105,10 @@ def open_summary(findings: Findings, candidates: Sequence[Candidate]) -> str:
     if not findings.kinds_read:
         return "Nothing that can be judged was found: pass logs, flight-recorder dumps, stack dumps or RAS answers"
     return "Nothing wrong was found, and too little was seen to call the job healthy"
+
+
+def _same_call(a: Observation, b: Observation) -> bool:
+    return all(a.facts.get(name) == b.facts.get(name) for name in ("seq", "operation", "group", "type"))
 
 
 def telling(observations: Sequence[Observation]) -> list[Observation]:

@@ -145,10 +145,12 @@ def _finished_peers(timeline: Timeline, view: GroupView, missing: list[int], res
 
 
 def _activity(own: Line | None, before: Line) -> str | None:
-    if own is None or own.order > before.order:
+    match = _ACTIVITY.search(own.text[:400]) if own is not None else None
+    if own is None or match is None:
         return None
-    match = _ACTIVITY.search(own.text[:400])
-    return match.lastgroup if match else None
+    # Behind the time-out a rank may save what it can, which is no reason for it; nobody compiles or tokenizes then.
+    late = own.order > before.order
+    return None if late and match.lastgroup not in ("compiling", "preparing") else match.lastgroup
 
 
 def _lived_on_s(timeline: Timeline, since: Line) -> float:
@@ -156,6 +158,8 @@ def _lived_on_s(timeline: Timeline, since: Line) -> float:
     lines: Iterable[Line] = (line for kept in timeline.records.values() for line in kept)
     times = [line.time_s for line in lines if line.time_s is not None]
     times += [report.line.time_s for report in timeline.launcher if report.line.time_s is not None]
+    said = (own.last_own for own in timeline.owners.values() if own.last_own is not None)
+    times += [line.time_s for line in said if line.time_s is not None]
     return max(times) - since.time_s if times and since.time_s is not None else 0.0
 
 
