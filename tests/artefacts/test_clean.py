@@ -121,3 +121,40 @@ def test_a_megabyte_of_almost_secrets_takes_no_time() -> None:
         "&sig=",
     ):
         clean_text(piece * 50_000, limit=None)
+
+
+_HEX = "0123456789abcdef0123456789abcdef01234567"
+
+
+@pytest.mark.parametrize(
+    ("text", "secret"),
+    [
+        (f"login(token={_HEX})", _HEX),
+        (f"GET https://h/x?token={_HEX}&a=1", _HEX),
+        (f"[token={_HEX}]", _HEX),
+        ("MYSQL_PWD=hunter2xx", "hunter2xx"),
+        ("DB_PASS=hunter2xx", "hunter2xx"),
+        (f'wandb.login(key="{_HEX}")', _HEX),
+        (f"wandb login {_HEX}", _HEX),
+        (f"AZURE_STORAGE_KEY={_HEX}==", _HEX),
+        (f"auth={_HEX}", _HEX),
+        (f"api key: {_HEX}", _HEX),
+        ("password        = hunter2xx", "hunter2xx"),
+        (f"aws_secret_access_key {_HEX}", _HEX),
+        ("the password is hunter2!", "hunter2!"),
+        ("sshpass -p hunter2x host", "hunter2x"),
+        ("MIIEpAIBAAKCAQEAtH3b5Yx2n0C5x1V9K3l5p2Qn4m8bJ6d7f9g0h1j2k3l4m5n6", "AKCAQEAtH3b5Yx2n0C5"),
+    ],
+)
+def test_secrets_in_more_spellings_are_masked(text: str, secret: str) -> None:
+    cleaned = clean_text(text)
+    assert secret not in cleaned
+    assert MASK in cleaned
+    assert clean_text(cleaned) == cleaned
+
+
+@pytest.mark.parametrize(
+    "text", ["pass=3 of 10", "first pass: 12", "sorted by key=name", "step 3 loss 2.0 tokens/s 123", _HEX, "auth=none"]
+)
+def test_harmless_words_near_secrets_stay(text: str) -> None:
+    assert clean_text(text) == text

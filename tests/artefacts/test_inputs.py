@@ -11,6 +11,7 @@ import zstandard
 from torchtriage.artefacts.inputs import open_inputs
 from torchtriage.artefacts.recognise import Recognised, recognise
 from torchtriage.errors import InputNotFoundError, OutsideRootsError
+from torchtriage.verdict.tool import triage
 
 LOG = b"[rank0] step 0 loss 7.1\n[rank1] step 0 loss 7.1\n"
 
@@ -217,3 +218,11 @@ def test_a_log_behind_a_long_first_line_is_a_log(tmp_path: Path, compress: objec
     (tmp_path / "a").write_bytes(compress(content))  # type: ignore[operator]
     with open_inputs([str(tmp_path)]) as inputs:
         assert [a.kind for a in inputs.artefacts] == ["log"]
+
+
+def test_a_path_object_and_a_single_string_are_paths_too(tmp_path: Path) -> None:
+    (tmp_path / "a.log").write_text("[rank0]: step 1 loss 2.0\n", encoding="utf-8")
+
+    reports = [triage(given) for given in ([str(tmp_path)], str(tmp_path), tmp_path, [tmp_path])]
+
+    assert len({report.model_dump_json() for report in reports}) == 1

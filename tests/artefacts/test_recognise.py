@@ -1,4 +1,5 @@
 import pickle
+import time
 
 import pytest
 from hypothesis import given
@@ -112,3 +113,10 @@ def test_a_byte_order_mark_changes_nothing() -> None:
     assert recognise(b'\xef\xbb\xbf{"pg_config": {}, "pg_status": {}}', "x").kind == "flight_recorder"
     assert recognise(b"\xef\xbb\xbf" + PYSPY, "x").kind == "stack_dump"
     assert recognise(CRASH.decode().encode("utf-16-le"), "x").kind == "log"
+
+
+@pytest.mark.parametrize("line_end", [b"\n", b"\r\n", b" \n", b"\t\n"])
+def test_a_file_of_line_ends_costs_next_to_nothing(line_end: bytes) -> None:
+    start = time.process_time()
+    assert recognise(line_end * 40_000, "x.log").kind in ("empty", "text")
+    assert time.process_time() - start < 2.0

@@ -124,3 +124,26 @@ def test_any_bytes_are_read_as_lines(tmp_path: Path, content: bytes) -> None:
     lines = list(read_lines(artefact))
     for number, line in enumerate(lines, start=1):
         assert read_line(artefact, number) == line
+
+
+def test_a_log_that_grows_while_it_is_read_is_read_as_far_as_it_reached(tmp_path: Path) -> None:
+    path = tmp_path / "a.log"
+    path.write_bytes(b"step 1 loss 2.0\n" * 10_000)
+    with open_inputs([str(path)]) as inputs:
+        lines = read_lines(inputs.artefacts[0])
+        first = next(lines)
+        with path.open("ab") as more:
+            more.write(b"step 2 loss 1.0\n" * 10_000)
+        assert [first, *lines] == ["step 1 loss 2.0"] * 10_000
+
+
+def test_a_log_that_became_shorter_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "a.log"
+    path.write_bytes(b"step 1 loss 2.0\n" * 100)
+    with open_inputs([str(path)]) as inputs:
+        path.write_bytes(b"step 1 loss 2.0\n")
+        losses: list[str] = []
+        assert list(read_lines(inputs.artefacts[0], losses)) == ["step 1 loss 2.0"]
+    assert losses == ["a.log: became shorter while it was read"] or losses[0].endswith(
+        "became shorter while it was read"
+    )

@@ -67,7 +67,7 @@ def test_the_jobs_are_told_apart() -> None:
         "one_rank_prints_nan": NOTHING,
         "all_ranks_diverge": ("suspected", "learning-rate-diverges", (0, 1, 2, 3)),
         "one_rank_is_killed": ("diagnosed", "process-killed-by-sigkill", (3,)),
-        "one_rank_crashes_in_native_code": ("diagnosed", "segfault-in-native-code", ()),
+        "one_rank_crashes_in_native_code": ("diagnosed", "segfault-in-native-code", (3,)),
         "gloo_ranks_wait_in_vain": NOTHING,
         "rank_zero_is_elsewhere": ("suspected", "collective-skipped-on-one-rank", (0,)),
         "one_rank_waits_in_another_call": NOTHING,

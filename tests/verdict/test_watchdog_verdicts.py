@@ -105,3 +105,50 @@ def test_a_batch_that_one_rank_threw_away_explains_its_missing_step(tmp_path: Pa
     lines = [*steps(2), "[rank1] WARNING batch 7 not used: no labels", step(0, 3), "[rank1] epoch finished, saving"]
     found = verdict(tmp_path, [*lines, *waits(0), *waits(1, 20)])
     assert (found.failure_mode, found.culprits.ranks) == ("exception-handled-on-one-rank-only", [1])
+
+
+def test_a_silent_rank_is_named_before_those_that_wait_for_it(tmp_path: Path) -> None:
+    found = verdict(tmp_path, [line for r in (0, 1, 3, 4) for line in waits(r)])
+    assert "prints nothing at all while its peers print (rank 2)" in found.summary
+    assert "ranks 0-1, 3-4 wait in ALLREDUCE number 19" in found.summary
+
+
+def test_waits_of_one_kernel_for_one_rank_are_trouble_and_name_it(tmp_path: Path) -> None:
+    waiting = [
+        f"Warning: DeepEP timeout for combine receive, rank {r}, local_expert_idx 0, src_rank 2" for r in (0, 1, 3)
+    ]
+    found = verdict(tmp_path, steps(4) + waiting)
+    assert found.status == "inconclusive"
+    assert "did not arrive (rank 2)" in found.summary
+    assert [c.failure_mode for c in found.candidates] == ["deepep-wait-exceeded-by-peer-jit"]
+
+
+def test_the_only_rank_that_does_not_report_a_wait_is_named_and_no_gpu_is_blamed(tmp_path: Path) -> None:
+    lines = steps(5)
+    for r in (0, 1, 2, 4):
+        lines.append(f"DeepEP timeout for dispatch receivers, rank {r}, responsible_channel = 3, tokens remained: 17")
+        lines.append(
+            f"[rank{r}]:[{STAMP}] [{DEFAULT} Rank {r}] Process group watchdog thread terminated with exception: "
+            "CUDA error: unspecified launch failure"
+        )
+    found = verdict(tmp_path, lines)
+    assert "(ranks 0-2, 4); only rank 3 does not show this" in found.summary
+    assert "gpu-lost-from-bus-or-power" not in {c.failure_mode for c in found.candidates}
+
+
+def test_where_the_numbers_name_no_rank_a_message_that_does_is_told_beside_them(tmp_path: Path) -> None:
+    lines = [f"iteration {n} | lm loss: {'nan' if n > 5 else 2.0} | grad norm: 1.0 |" for n in range(9)]
+    lines.append(
+        "[rank5]: RuntimeError: Rank 5, node n3, device 5, iteration 9: Unexpected result nan "
+        "(message='found NaN in local forward loss calculation')"
+    )
+    found = verdict(tmp_path, lines)
+    assert "lm_loss at step 6; rank 5: A checked value is not as it should be" in found.summary
+
+
+def test_a_message_after_which_all_ranks_went_on_is_no_headline_of_trouble(tmp_path: Path) -> None:
+    waiting = "Warning: DeepEP timeout for combine receive, rank 0, local_expert_idx 0, src_rank 2"
+    found = verdict(tmp_path, [waiting, *steps(4, 8)])
+    assert not found.summary.startswith("Not decided: DeepEP")
+    assert "Nothing wrong was found" not in found.summary
+    assert verdict(tmp_path, [*steps(4, 8), waiting]).summary.startswith("Not decided: DeepEP low-latency")

@@ -49,7 +49,10 @@ SIGNALS: dict[str, SignalSpec] = {
     "log.python_exception": _spec("trouble", "a rank ended with an uncaught Python exception", "{type}: {message}"),
     "log.exception_handled": _spec("neutral", "a rank caught an exception and went on"),
     "log.process_exit": _spec(
-        "trouble", "a launcher reports a process that ended with a failure or a signal", "exit code {exitcode}"
+        "trouble", "a launcher reports a process that ended with a failure or a signal", "exit code {told_exitcode}"
+    ),
+    "log.end_recovered": _spec(
+        "neutral", "a process ended with a failure, the launcher restarted the job, and it then finished", "{signal}"
     ),
     "log.native_crash": _spec(
         "trouble", "a process crashed in native code (a signal, an uncaught C++ exception, a damaged heap)", "{signal}"
@@ -90,7 +93,9 @@ SIGNALS: dict[str, SignalSpec] = {
         "ranks wait for each other in two process groups",
         "{operation} number {seq} of group {group}, {other_operation} number {other_seq} of group {other_group}",
     ),
-    "log.rank_silent": _spec("neutral", "a rank prints nothing at all while its peers print"),
+    "log.rank_silent": _spec(
+        "neutral", "a rank prints nothing at all while its peers print", "{waiting} in {operation} number {seq}"
+    ),
     "log.desync_report": _spec("trouble", "a desync report names ranks that did not join", "number {seq}"),
     "log.heartbeat_lost": _spec("trouble", "nothing was heard from a rank's watchdog thread: it is blocked itself"),
     "log.store_gone": _spec("neutral", "the store of the job could not be reached any more: its process had ended"),
@@ -103,7 +108,7 @@ SIGNALS: dict[str, SignalSpec] = {
     "log.cuda_out_of_memory": _spec(
         "trouble", "the CUDA allocator could not serve a request, and the rank ended", "{requested_bytes} asked for"
     ),
-    "log.nonfinite_metric": _spec("trouble", "a training metric became NaN or infinite", "{metric} at step {step}"),
+    "log.nonfinite_metric": _spec("trouble", "a training metric became NaN or infinite", "{metric} {first_seen}"),
     "log.metric_diverged": _spec("trouble", "a training metric grew many times over before it became non-finite"),
     "log.metric_outlier": _spec(
         "trouble",

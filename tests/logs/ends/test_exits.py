@@ -152,3 +152,64 @@ def test_containers_of_different_pods_are_told_apart():
 
 def test_a_clean_end_is_no_failure():
     assert exits("[ERROR] ['python'] exits with return code = 0\nsrun: error: n: task 1: Requested node is down") == []
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("srun: error: node01: task 3: Out Of Memory", None),
+        ("srun: error: node01: task 3: Segmentation fault (core dumped)", None),
+        ("srun: error: node01: task 3: Exited with exit code 1", 1),
+        ("failed (exitcode: -7) local_rank: 2 (pid: 99) of binary: python", -7),
+        ("trainer-1 exited with code 137", 137),
+        ("process 1 terminated with signal SIGSEGV", None),
+    ],
+)
+def test_an_exit_code_counts_as_told_only_where_the_line_prints_it(line: str, told: int | None) -> None:
+    assert exits(line)[0].facts["told_exitcode"] == told
+
+
+def test_the_deepspeed_launcher_names_the_local_rank_of_the_process_that_failed() -> None:
+    (found,) = exits("[ERROR] [launch.py:325:m] ['python', 't.py', '--local_rank=3'] exits with return code = -9")
+    assert found.scope.ranks == [3]
+
+
+def test_a_local_rank_of_a_second_node_is_the_rank_at_its_place_there() -> None:
+    steps = "".join(f"w{rank // 2 + 1}: [INFO] [Rank {rank}] step={step}, loss=2.1\n" for step in range(9)
+                    for rank in range(4))  # fmt: skip
+    found = exits(
+        steps + "w2: [ERROR] [launch.py:325:m] ['python', 't.py', '--local_rank=1'] exits with return code = 1"
+    )
+    assert [(s.scope.ranks, s.scope.hosts) for s in found] == [([3], ["w2"])]
+
+
+def test_a_pod_that_is_described_has_its_own_name_its_node_and_the_message() -> None:
+    (found,) = exits(
+        "Name:             train-3\nNode:             pool-a-7/10.1.2.3\nReason:           Evicted\n"
+        "Message:          The node was low on resource: memory.\n      Exit Code:    137"
+    )
+    assert found.scope.hosts == ["train-3", "pool-a-7"]
+    assert (found.facts["reason"], found.facts["detail"]) == ("evicted", "The node was low on resource: memory.")
+
+
+RESTART = (
+    "failed (exitcode: -9) local_rank: 1 (pid: 99) of binary: python\n"
+    "[default] Worker group FAILED. 2/3 attempts left; will restart worker group\n"
+)
+STEPS = "".join(f"[rank{rank}]: step {step}/9 loss 2.1\n" for step in range(9) for rank in (0, 1))
+DONE = "[rank0]: training finished\n[rank1]: training finished\n"
+
+
+@pytest.mark.parametrize(
+    ("log", "names"),
+    [
+        (STEPS + RESTART + STEPS + DONE, ["log.end_recovered"]),
+        (STEPS + RESTART + STEPS, ["log.process_exit"]),
+        (STEPS + DONE + RESTART, ["log.process_exit"]),
+        (STEPS + RESTART + STEPS + DONE + "failed (exitcode: -6) local_rank: 0 (pid: 9) of binary: python",
+         ["log.process_exit", "log.process_exit"]),
+    ],
+)  # fmt: skip
+def test_an_end_before_a_restart_that_finished_is_no_failure_of_the_job(log: str, names: list[str]) -> None:
+    found = analyze(scan([text_source(log)], PatternSet([]))).signals
+    assert [s.name for s in found if s.name in ("log.end_recovered", "log.process_exit")] == names

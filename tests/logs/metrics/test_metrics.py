@@ -185,7 +185,8 @@ def run(ranks: int, steps: int, **odd: str) -> str:
 def test_even_steps_and_finish_lines_are_good_signs():
     text = run(3, 5) + "".join(f"\n[rank{rank}] Training completed" for rank in range(3))
     even, finished = findings(text).signals
-    assert (even.name, even.facts) == ("log.steps_even", {"first_step": 0, "last_step": 4, "n_ranks": 3})
+    assert even.name == "log.steps_even"
+    assert even.facts == {"first_step": 0, "last_step": 4, "n_ranks": 3, "order": 12}
     assert (finished.name, finished.facts) == ("log.finished", {"n_ranks": 3})
 
 
@@ -279,3 +280,17 @@ def test_files_of_ranks_are_compared():
 def test_ranks_that_appear_in_no_log_are_noted():
     found = findings("WORLD_SIZE=4\n[rank0] step 1\n[rank1] step 1")
     assert found.notes == ["2 of 4 ranks appear in no log: 2, 3"]
+
+
+def test_the_metric_that_is_not_reduced_over_all_ranks_is_told_first_and_names_who_was_first():
+    rows = [
+        f"[rank{rank}]: step {step} loss {'nan' if step >= 6 else 2.0} "
+        f"local_loss {'nan' if step > 6 or (step == 6 and rank == 2) else 2.0}"
+        for step in range(10)
+        for rank in range(4)
+    ]
+    local, reduced = [s for s in findings("\n".join(rows)).signals if s.name == "log.nonfinite_metric"]
+    assert (local.facts["metric"], local.facts["first_ranks"]) == ("local_loss", [2])
+    assert local.facts["first_seen"] == "first on rank 2, at step 6"
+    assert "[rank2]" in local.evidence[0].quote
+    assert (reduced.facts["metric"], reduced.facts["first_seen"]) == ("loss", "at step 6")

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torchtriage.artefacts.inputs import Artefact
-from torchtriage.artefacts.isolate import run_jobs
+from torchtriage.artefacts.isolate import Outcome, run_jobs
 from torchtriage.logs.records import LogPattern, PatternSet
 from torchtriage.logs.scan.buckets import HEAD_LINES
 from torchtriage.logs.scan.plans import HINTS
@@ -192,3 +192,53 @@ def test_a_value_that_is_no_number_is_kept_with_the_rows_before_it() -> None:
         numbers = [number for number, _, text in thin(lines, block_bytes=block_bytes) if text.startswith("[rank2]")]
         position = numbers.index(at + 1)
         assert numbers[position - 8 : position] == [at + 1 - 4 * k for k in range(8, 0, -1)]
+
+
+def test_lines_behind_a_part_that_was_lost_keep_their_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torchtriage.logs.scan.thin.THIN_FROM_BYTES", 0)
+    monkeypatch.setattr("torchtriage.logs.scan.thin.MIN_PART_BYTES", 60_000)
+    monkeypatch.setattr("torchtriage.logs.scan.thin.os.cpu_count", lambda: 3)
+    lines = step_lines(1000)
+    path = tmp_path / "train.log"
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    log = Artefact("train.log", path, "log", "text", None, path.stat().st_size)
+    jobs = thinning_jobs([log], PatternSet([]))
+    outcomes = run_jobs(jobs)
+    outcomes[0] = Outcome(log, error="given up")
+
+    losses: list[str] = []
+    thinned = thinned_logs(jobs, outcomes, losses)["train.log"]
+
+    assert losses == ["train.log: a part of it was not read: given up"]
+    assert thinned.n_lines == len(lines)
+    assert thinned.kept
+    assert all(lines[number - 1] == text for number, _, text in thinned.kept)
+
+
+def test_an_endless_line_at_the_border_of_parts_is_not_cut_in_two(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torchtriage.logs.scan.thin.THIN_FROM_BYTES", 0)
+    monkeypatch.setattr("torchtriage.logs.scan.thin.MIN_PART_BYTES", 1)
+    monkeypatch.setattr("torchtriage.logs.scan.thin._MAX_LINE_BYTES", 50_000)
+    monkeypatch.setattr("torchtriage.logs.scan.thin.os.cpu_count", lambda: 2)
+    lines = [*step_lines(50), "x" * 200_000, *step_lines(50)]
+    path = tmp_path / "train.log"
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    log = Artefact("train.log", path, "log", "text", None, path.stat().st_size)
+
+    jobs = thinning_jobs([log], PatternSet([]))
+    thinned = thinned_logs(jobs, run_jobs(jobs), [])["train.log"]
+
+    assert thinned.n_lines == len(lines)
+    assert all(lines[number - 1].startswith(text) for number, _, text in thinned.kept)
+
+
+def test_ever_new_marks_cost_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torchtriage.logs.scan.sift.MAX_MARKS", 500)
+    lines = [f"[rank{number}]: step 1 loss 2.0" for number in range(20_000)]
+
+    kept = thin(lines, budget=2000)
+
+    assert len(kept) < 2500
+    assert sum(weight for _, weight, _ in kept) == len(lines)

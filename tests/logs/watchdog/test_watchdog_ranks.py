@@ -168,7 +168,52 @@ def test_a_process_that_only_sigkill_ended_and_that_no_watchdog_spoke_for_is_tol
 def test_a_few_silent_ranks_of_a_talking_world_are_named():
     lines = ["world_size: 16", *(step(r, 1) for r in range(16) if r != 9), *many([0, 1, 2])]
     (found,) = signals(lines, "log.rank_silent")
-    assert (found.scope.ranks, found.facts) == ([9], {"n_ranks": 16, "n_silent": 1})
+    assert found.scope.ranks == [9]
+    assert (found.facts["n_ranks"], found.facts["n_silent"]) == (16, 1)
+    assert (found.facts["waiting"], found.facts["seq"]) == ("ranks 0-2 wait", 19)
+
+
+@pytest.mark.parametrize("missing", [0, 3, 6])
+def test_a_hole_in_the_ranks_is_a_silent_rank_although_no_size_is_told(missing):
+    lines = many(r for r in range(8) if r != missing)
+    (found,) = signals(lines, "log.rank_silent")
+    assert (found.scope.ranks, found.facts["n_ranks"]) == ([missing], 8)
+    assert signals(lines, "log.all_joined_none_finished") == []
+
+
+def test_of_a_job_in_which_some_rank_is_silent_no_group_is_known_to_be_complete():
+    group = "PG ID 1 PG GUID 1(tp)"
+    lines = [line for r in range(4) for line in (work(r), failed(r, 19, 19, 18, group))]
+    lines += [step(r, 1) for r in (4, 6)]
+    assert [s.scope.ranks for s in signals(lines, "log.rank_silent")] == [[5]]
+    assert signals(lines, "log.all_joined_none_finished") == []
+
+
+def test_a_process_that_is_no_known_ranks_is_the_rank_behind_the_last():
+    lines = many(range(3))
+    lines += [
+        "W1130 14:27:20.1 9 torch/distributed/elastic/multiprocessing/api.py:900] Sending process 43 closing signal "
+        "SIGTERM",
+        "torch.distributed.elastic.multiprocessing.errors.ChildFailedError:",
+        "train.py FAILED",
+        "Failures:",
+    ]
+    for rank in (1, 2, 0):
+        lines += ["Root Cause (first observed failure):"] if rank == 0 else []
+        lines += [
+            f"[{rank}]:",
+            "  host      : localhost",
+            f"  rank      : {rank} (local_rank: {rank})",
+            f"  exitcode  : -6 (pid: {40 + rank})",
+        ]
+    assert [s.scope.ranks for s in signals(lines, "log.rank_silent")] == [[3]]
+    assert signals(lines, "log.all_joined_none_finished") == []
+
+
+def test_logs_of_the_second_node_alone_tell_neither_silence_nor_that_all_joined():
+    lines = many(range(8, 16))
+    assert signals(lines, "log.rank_silent") == []
+    assert signals(lines, "log.all_joined_none_finished") == []
 
 
 @pytest.mark.parametrize("seen", [range(1), range(8), range(0, 16, 8)])

@@ -23,12 +23,12 @@ _NOT_MASKED = r"(?!\[masked\])"
 _WORD = r"[A-Za-z0-9_\-]"
 # Names that say what they hold.
 _SECRETIVE = (
-    r"(?:passw(?:or)?d|passphrase|secret|api[_\-]?key|access[_\-]?key|private[_\-]?key|"
+    r"(?:passw(?:or)?d|passphrase|secret|api[_\- ]?key|access[_\- ]?key|private[_\- ]?key|"
     r"auth[_\-]?token|access[_\-]?token|refresh[_\-]?token|session[_\-]?token|credentials?|account[_\-]?key|"
     r"connection[_\-]?string)(?:_[A-Za-z0-9_\-]{0,32})?"
 )
 # Between a name and its value; the quotes may be escaped, as in JSON inside JSON.
-_IS = r"(?:\\{0,3}['\"])?\s{0,4}[:=]\s{0,4}"
+_IS = r"(?:\\{0,3}['\"])?\s{0,16}[:=]\s{0,16}"
 # A value in quotes may hold blanks. The opening quote belongs to what is kept.
 _QUOTED_VALUES = (
     (r"\\{1,3}\"", r"[^\"\\]{1,4096}"),
@@ -92,7 +92,7 @@ _SECRETS: tuple[tuple[re.Pattern[str], str], ...] = (
     ),
     (
         re.compile(
-            rf"(?i)\b(bearer|basic)\s{{1,8}}{_NOT_MASKED}(?=[a-z._~+/\-]{{0,40}}[0-9=])[a-z0-9._~+/\-]{{8,2048}}=*"
+            rf"(?i)\b(bearer|basic)\s{{1,8}}{_NOT_MASKED}(?=[a-z._~+/\-]{{0,512}}[0-9=])[a-z0-9._~+/\-]{{8,2048}}=*"
         ),
         rf"\1 {MASK}",
     ),
@@ -111,11 +111,11 @@ _SECRETS: tuple[tuple[re.Pattern[str], str], ...] = (
     ),
     (re.compile(rf"(?i)({_SECRETIVE}{_IS}){_NOT_MASKED}([^\s'\",;&}}\])]{{4,4096}})"), rf"\1{MASK}"),
     # PWD is also the name of the working folder
-    (re.compile(rf"(?i)(\bpwd=){_NOT_MASKED}(?![/~.$])[^\s'\",;&}}\])]{{3,4096}}"), rf"\1{MASK}"),
+    (re.compile(rf"(?i)((?<![a-z0-9])pwd=){_NOT_MASKED}(?![/~.$])[^\s'\",;&}}\])]{{3,4096}}"), rf"\1{MASK}"),
     # "token" also counts words in this field: only a whole last word, and never a number, is a secret
     (
         re.compile(
-            rf"(?i)((?:^|[_\-.\s'\"])token{_IS}(?:\\{{0,3}}['\"])?){_NOT_MASKED}(?![\d.,]+(?:[\s'\"}}\])]|$))"
+            rf"(?i)((?:^|[_\-.\s'\"(\[{{,;?&/])token{_IS}(?:\\{{0,3}}['\"])?){_NOT_MASKED}(?![\d.,]+(?:[\s'\"}}\])]|$))"
             r"([^\s'\",;&}\])]{8,4096})"
         ),
         rf"\1{MASK}",
@@ -127,6 +127,29 @@ _SECRETS: tuple[tuple[re.Pattern[str], str], ...] = (
         ),
         rf"\1{MASK}",
     ),
+    # DB_PASS=...; "pass" alone also counts passes
+    (
+        re.compile(rf"(?i)((?:_|['\"])pass(?:['\"])?[:=]\s{{0,4}}['\"]?){_NOT_MASKED}(?!\d+\b)[^\s'\",;&]{{4,512}}"),
+        rf"\1{MASK}",
+    ),
+    # the same names with a blank before the value
+    (
+        re.compile(
+            rf"(?i)(\bpassw(?:or)?d(?:\s{{1,4}}is)?\s{{1,4}}['\"]?|secret_access_key\s{{1,4}}|\bsshpass\s{{1,4}}-p\s{{0,4}}"
+            rf"|\bwandb login\s{{1,4}}){_NOT_MASKED}(?=[^\s'\"]{{0,64}}[0-9!@#$%^&*+/])[^\s'\"]{{6,512}}"
+        ),
+        rf"\1{MASK}",
+    ),
+    # other keys: by their form, as "key" is also what mappings and sorts have
+    (
+        re.compile(
+            rf"((?:[A-Z0-9]_KEY|(?:^|[?&(,\s])key|(?:^|[?&(,\s])auth)\s{{0,4}}=\s{{0,4}}['\"]?){_NOT_MASKED}"
+            r"(?=[^\s'\"&]{0,64}\d)[^\s'\",;&)\]}]{12,512}"
+        ),
+        rf"\1{MASK}",
+    ),
+    # the lines between BEGIN and END of a key
+    (re.compile(r"^\s{0,8}(?=[^\n]{0,80}[G-Zg-z+/])(?=[^\n]{0,80}\d)[A-Za-z0-9+/]{60,76}={0,2}\s{0,8}$"), MASK),
 )
 _MAX_ROUNDS = 3
 
@@ -134,7 +157,8 @@ _MAX_ROUNDS = 3
 _MAY_HOLD_SECRET = re.compile(
     r"(?i)@|pass|secret|key|token|credential|bearer|basic|hf_|gh[pousr]_|github_pat_|glpat|sk-|sk_live|rk_live|xox|npm_|pypi-|"
     r"wandb_|nvapi|dop_v1|AKIA|ASIA|AGPA|AROA|AIDA|AIza|eyJ|BEGIN |connection|"
-    r"xapp-|SG\.|dckr_|hooks|sig=|signature|x-amz|x-goog|cookie|authorization|pwd=|\s-u|--user|--proxy-user"
+    r"xapp-|SG\.|dckr_|hooks|sig=|signature|x-amz|x-goog|cookie|auth|pwd=|\s-u|--user|--proxy-user|wandb login|"
+    r"^\s{0,8}[A-Za-z0-9+/]{60,76}={0,2}\s{0,8}$"
 )
 
 

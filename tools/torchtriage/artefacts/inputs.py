@@ -23,6 +23,10 @@ from torchtriage.errors import InputNotFoundError, OutsideRootsError, Unreadable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+    from typing import TypeAlias
+
+    Paths: TypeAlias = Sequence[str | os.PathLike[str]] | str | os.PathLike[str]
+    """What callers may give: paths, or a single one."""
 
 MAX_FILES = 50_000
 MAX_DEPTH = 24
@@ -94,7 +98,14 @@ class Inputs:
         self.close()
 
 
-def open_inputs(paths: Sequence[str] | str, roots: Sequence[Path] | None = None) -> Inputs:
+def path_names(paths: Paths) -> list[str]:
+    """What was given as a list of strings."""
+    if isinstance(paths, (str, os.PathLike)):
+        return [os.fspath(paths)]
+    return [os.fspath(path) for path in paths]
+
+
+def open_inputs(paths: Paths, roots: Sequence[Path] | None = None) -> Inputs:
     """Find and recognise all artefacts in ``paths``.
 
     Args:
@@ -105,8 +116,7 @@ def open_inputs(paths: Sequence[str] | str, roots: Sequence[Path] | None = None)
         InputNotFoundError: a path does not exist, or none was given.
         OutsideRootsError: a path lies outside ``roots``.
     """
-    if isinstance(paths, str):
-        paths = [paths]
+    paths = path_names(paths)
     if not paths:
         raise InputNotFoundError("no path was given: pass a folder, log file, dump, bundle or archive")
     starts = [_checked_start(given, roots) for given in paths]

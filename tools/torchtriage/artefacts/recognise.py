@@ -55,7 +55,8 @@ _RAS = re.compile(rb"SERVER PROTOCOL \d+|NCCL version \S+ compiled with CUDA")
 _RAS_NEAR = re.compile(rb"^(?:SERVER PROTOCOL \d+|Job summary)|\"communicators\"", re.MULTILINE)
 _RAS_NEAR_BYTES = 2048
 _SMI = re.compile(
-    rb"^(?:\+-{20,}|\|\s*NVIDIA-SMI |=+NVSMI LOG=+|GPU \d+: .*\(UUID: (?:GPU|MIG)-|\s+GPU0\t|\s*GPU0\s+GPU1"
+    rb"^(?:\+-{20,}|\|[ \t]{0,40}NVIDIA-SMI |=+NVSMI LOG=+|GPU \d+: .*\(UUID: (?:GPU|MIG)-"
+    rb"|[ \t]{1,40}GPU0\t|[ \t]{0,40}GPU0[ \t]{1,40}GPU1"
     rb"|NVML: Unable to retrieve NVLink"
     rb"|timestamp, (?:name|index|pci)|index, (?:name|uuid|memory|utilization))",
     re.MULTILINE,
@@ -74,12 +75,12 @@ _LOG_HINT = re.compile(
     rb"|nccl|cuda|failed|killed)\b"
     rb"|\d\d:\d\d:\d\d"
 )
-# Lines that only the log of a job has.
+# Lines that only the log of a job has. No blank in these may be a line end: a file of line ends would take for ever.
 _LOG_LINE = re.compile(
     rb"^[^\n\"']{0,64}?(?:\[rank ?\d+\]|\[default\d+\]|NCCL (?:INFO|WARN) |\[PG (?:ID|GUID) )"
-    rb"|^[^\n\"'#]{0,200}Traceback \(most recent call last\):\s*$"
-    rb"|^\s*exitcode\s*: -?\d+|torch\.distributed\.elastic\.|ChildFailedError:"
-    rb"|^\s*(?:step|iter(?:ation)?)[ =:]+\d+\b.*loss",
+    rb"|^[^\n\"'#]{0,200}Traceback \(most recent call last\):[ \t\r]{0,40}$"
+    rb"|^[ \t]{0,40}exitcode[ \t]{0,40}: -?\d+|torch\.distributed\.elastic\.|ChildFailedError:"
+    rb"|^[ \t]{0,40}(?:step|iter(?:ation)?)[ =:]{1,40}\d{1,19}\b[^\n]{0,4000}loss",
     re.MULTILINE,
 )
 # Kinds that a log can look like by its beginning.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import os
 from typing import TYPE_CHECKING
 
 from torchtriage.artefacts.encoding import encoding_of
@@ -42,8 +43,17 @@ def read_lines(artefact: Artefact, losses: list[str] | None = None) -> Iterator[
     """
     lost: list[str] = []
     yield from read_file_lines(artefact.path, artefact.compression, lost)
+    if artefact.compression is None and _size_bytes(artefact.path) < artefact.size_bytes:
+        lost.append("became shorter while it was read")
     if losses is not None:
         losses.extend(f"{artefact.name}: {reason}" for reason in lost)
+
+
+def _size_bytes(path: Path) -> int:
+    try:
+        return path.lstat().st_size
+    except OSError:
+        return 0
 
 
 def read_file_lines(path: Path, compression: str | None, lost: list[str]) -> Iterator[str]:
@@ -81,8 +91,9 @@ def file_chunks(
         raise UnreadableError(error.strerror or "not readable") from error
     with stream:
         if start == 0 and end is None:
-            limit = MAX_UNPACKED_BYTES if compression else MAX_TEXT_BYTES
-            yield from _utf8_chunks(stream, lost, limit, chunk_bytes)
+            # A log that its job still writes is read as far as it reaches now.
+            size = os.fstat(stream.fileno()).st_size if compression is None else None
+            yield from _utf8_chunks(stream, lost, size, chunk_bytes)
             return
         stream.seek(start)
         left = (end if end is not None else MAX_TEXT_BYTES) - start
@@ -132,10 +143,10 @@ def _ends_lines_with_carriage_returns(head: bytes) -> bool:
     return b"\n" not in head[:_HEAD_BYTES] and head[:_HEAD_BYTES].count(b"\r") >= _MIN_CARRIAGE_RETURNS
 
 
-def _utf8_chunks(stream: BinaryIO, lost: list[str], limit: int, chunk_bytes: int) -> Iterator[bytes]:
+def _utf8_chunks(stream: BinaryIO, lost: list[str], size: int | None, chunk_bytes: int) -> Iterator[bytes]:
     head, damaged = read_bounded(stream, _HEAD_BYTES)
     codec, skip = encoding_of(head)
-    chunks = _chunks(head[skip:], stream, lost, limit, chunk_bytes, damaged=damaged)
+    chunks = _chunks(head[skip:], stream, lost, size, chunk_bytes, damaged=damaged)
     if codec != "utf-8":
         chunks = _recoded(chunks, codec)
     first = next(chunks, b"")
@@ -155,14 +166,16 @@ def _utf8_chunks(stream: BinaryIO, lost: list[str], limit: int, chunk_bytes: int
 
 
 def _chunks(
-    head: bytes, stream: BinaryIO, lost: list[str], limit: int, chunk_bytes: int, *, damaged: bool
+    head: bytes, stream: BinaryIO, lost: list[str], size: int | None, chunk_bytes: int, *, damaged: bool
 ) -> Iterator[bytes]:
     if head:
         yield head
     total = len(head)
+    limit = MAX_UNPACKED_BYTES if size is None else MAX_TEXT_BYTES
     while not damaged:
+        wanted = chunk_bytes if size is None else min(chunk_bytes, size - total)
         try:
-            chunk = stream.read(chunk_bytes)
+            chunk = stream.read(wanted) if wanted > 0 else b""
         except decompression_errors():
             damaged = True
             break

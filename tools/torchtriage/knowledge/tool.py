@@ -110,6 +110,7 @@ def _names(condition: Condition, message: Template) -> bool:
 
 def _explained(book: Playbook, message: Template) -> str:
     lines = [f"{message.id} ({message.role}; {message.versions}): {message.means}"]
+    lines += [f'  Look for: "{text}"' for text in message.texts[:3]]
     if message.caveat:
         lines.append(f"  But: {message.caveat}")
     if entries := _naming(book, message):

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from torchtriage.artefacts.clean import clean_text
 from torchtriage.artefacts.identity import identity_of
-from torchtriage.artefacts.inputs import Artefact, Inputs, open_inputs
+from torchtriage.artefacts.inputs import Artefact, Inputs, open_inputs, path_names
 from torchtriage.artefacts.isolate import read_isolated
 from torchtriage.artefacts.text import read_lines
 from torchtriage.errors import BadCallError, UnreadableError
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from torchtriage.artefacts.inputs import Paths
+
 _RECORD_FIRST = (
     "pass recorded dumps: run `py-spy dump --native --pid PID > stacks/rank-N.txt` for each rank's "
     "process, then give the folder"
@@ -26,7 +28,7 @@ _RECORD_FIRST = (
 
 
 def dump_stacks(
-    paths: Sequence[str] | None = None,
+    paths: Paths | None = None,
     *,
     pids: Sequence[int] | None = None,
     job: str | None = None,
@@ -52,7 +54,7 @@ def dump_stacks(
         dumps, rank_of_pid, gaps = read_dumps(inputs)
         gaps = [*inputs.gaps, *inputs.unopened(), *gaps]
     findings = analyze(dumps, rank_of_pid)
-    return _report(findings, gaps, list(paths))
+    return _report(findings, gaps, path_names(paths))
 
 
 def read_dumps(inputs: Inputs) -> tuple[list[tuple[str, dict[str, Any]]], dict[int, int], list[str]]:

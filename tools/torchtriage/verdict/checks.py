@@ -16,24 +16,26 @@ if TYPE_CHECKING:
 def next_checks(assessments: Sequence[Assessment], findings: Findings, paths: Sequence[str]) -> list[NextCheck]:
     """The kinds of evidence that are missing, then what would separate the modes that stand.
 
-    Every check can be called as it stands: a tool that reads evidence of a kind that was read already cannot tell more,
-    so the entry that says what would prove the mode is pointed to instead.
+    Evidence that must be recorded first is asked for in FOLDER. All else can be called as it stands: a tool that reads
+    evidence of a kind that was read already cannot tell more, so the entry that says what would prove the mode is
+    pointed to instead.
     """
     checks: dict[tuple[str, str], NextCheck] = {}
     arguments: dict[str, Any] = {"paths": list(paths)}
     hang = any(o.name in _HANG_SIGNS for o in findings.observations)
     if paths and hang and "stacks" not in findings.kinds_read:
-        checks["dump_stacks", ""] = NextCheck(tool="dump_stacks", arguments=arguments, why=_RECORD_STACKS)
+        checks["dump_stacks", ""] = NextCheck(tool="dump_stacks", arguments=_RECORDED, why=_RECORD_STACKS)
     if paths and hang and "flight" not in findings.kinds_read:
         checks["analyze_flight_recorder", ""] = NextCheck(
-            tool="analyze_flight_recorder", arguments=arguments, why=_RECORD_FLIGHT
+            tool="analyze_flight_recorder", arguments=_RECORDED, why=_RECORD_FLIGHT
         )
     for assessment in assessments:
         entry = assessment.entry
         why = f"{entry.id}: {entry.next_check['why']}"
         tool = entry.next_check["tool"]
         if paths and _KIND_OF_TOOL.get(tool, "log") not in findings.kinds_read:
-            checks.setdefault((tool, ""), NextCheck(tool=tool, arguments=arguments, why=why))
+            recorded = _RECORDED if tool in _KIND_OF_TOOL else arguments
+            checks.setdefault((tool, ""), NextCheck(tool=tool, arguments=recorded, why=why))
         else:
             checks.setdefault(
                 ("playbook", entry.id), NextCheck(tool="playbook", arguments={"query": entry.id}, why=why)
@@ -42,11 +44,14 @@ def next_checks(assessments: Sequence[Assessment], findings: Findings, paths: Se
 
 
 _KIND_OF_TOOL = {"dump_stacks": "stacks", "analyze_flight_recorder": "flight"}
+_RECORDED: dict[str, Any] = {"paths": ["FOLDER"]}
 _RECORD_STACKS = (
-    "shows where each rank stands; while it hangs, for every rank: py-spy dump --native --pid PID > FOLDER/rank-N.txt"
+    "shows where each rank stands; record first, while it hangs, for every rank: "
+    "py-spy dump --native --pid PID > FOLDER/rank-N.txt"
 )
 _RECORD_FLIGHT = (
-    "shows which rank lacks which call; after a time-out each rank's dump lies at TORCH_FR_DUMP_TEMP_FILE + rank"
+    "shows which rank lacks which call; copy first: after a time-out each rank's dump lies at "
+    "TORCH_FR_DUMP_TEMP_FILE + rank"
 )
 _HANG_SIGNS = frozenset(
     {

@@ -83,22 +83,24 @@ def compose(tool: str, book: Playbook, decision: Decision, findings: Findings, p
             if "trace" in findings.kinds_read
             else [*gaps, "speed was not judged: no profiler traces were given"],
         )
+    recognised = recognise(findings.observations, book, pasted=tool == "explain_symptom")
     return Verdict(
         tool=tool,
         status="inconclusive",
-        summary=open_summary(findings, candidates),
+        summary=open_summary(findings, candidates, recognised),
         confidence=candidates[0].confidence if candidates else 0.0,
         evidence=_evidence(telling(findings.observations)),
         candidates=candidates,
         ruled_out=[RuledOut(failure_mode=e.id, because=why) for e, why in decision.ruled_out[:MAX_RULED_OUT]],
         gaps=_limited([*gaps, *(_why_not_healthy(findings, against) if paths else ())]),
         next_checks=next_checks(decision.assessments[:2], findings, paths),
-        recognised=recognise(findings.observations, book, pasted=tool == "explain_symptom"),
+        recognised=recognised,
     )
 
 
 def compose_several_runs(runs: Sequence[str], paths: Sequence[str]) -> Verdict:
     """No verdict: what was given holds several runs, and their evidence must not be mixed."""
+    runs = [run for run in runs if run] or list(runs)  # logs beside the folders have no folder of their own
     base = f"{paths[0].rstrip('/')}/" if len(paths) == 1 else ""
     checks = [
         NextCheck(tool="triage", arguments={"paths": [f"{base}{run}"]}, why="one run at a time") for run in runs[:3]
@@ -126,8 +128,15 @@ def _culprits(best: Assessment) -> Culprits:
         ranks=sorted(best.ranks),
         gpus=sorted({g for o in observed for g in o.gpus}),
         links=sorted({x for o in observed for x in o.links}),
-        hosts=sorted({h for o in observed if o.ranks & best.ranks for h in o.hosts if h not in _NO_NAMES}),
+        hosts=sorted({h for o in observed if _is_at(o, best) for h in o.hosts if h not in _NO_NAMES}),
     )
+
+
+def _is_at(observation: Observation, best: Assessment) -> bool:
+    """Whether an observation was made where the cause is; the end of a process whose rank is not known, too."""
+    if best.ranks or best.entry.culprit in ("config", "library"):
+        return bool(observation.ranks & best.ranks)
+    return observation.name == "log.process_exit" and not observation.ranks and not observation.facts["by_launcher"]
 
 
 def _evidence(observed: Sequence[Observation]) -> list[Evidence]:

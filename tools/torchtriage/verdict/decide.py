@@ -221,13 +221,15 @@ def _confidence(
 
 def _culprit_ranks(entry: Entry, meeting: frozenset[int], view: _View) -> frozenset[int]:
     """Whom the verdict names: the first of the entry's culprit signals that is there, else where the proof meets."""
-    if entry.culprit in ("config", "library"):
-        return frozenset()
+    nobodys = entry.culprit in ("config", "library")
     for name in entry.culprit_from:
-        shown = frozenset[int]().union(*(o.ranks for o in view.matching(_named(name))))
+        found = view.matching(_named(name))
+        shown = frozenset[int]().union(*(o.ranks for o in found))
         if shown:
             return shown & meeting or shown
-    return meeting
+        if found and nobodys:
+            return meeting
+    return frozenset() if nobodys else meeting
 
 
 def _named(name: str) -> Condition:

@@ -71,6 +71,8 @@ def reasons_against_health(findings: Findings) -> list[str]:
         reasons.append("only some ranks say that they finished" if some else "no log shows every rank finishing")
     if "log.steps_even" not in names and "flight.in_step" not in names:
         reasons.append("no log shows every rank doing the same steps")
+    if "log.end_recovered" in names:
+        reasons.append("a process had ended with a failure before the launcher restarted the job, which then finished")
     if names & _BAD_ENDS:
         reasons.append("ranks did different numbers of steps")
     return reasons

@@ -10,9 +10,9 @@ from torchtriage.report import SIGNALS
 from torchtriage.wording import bytes_words, quoted, rank_words
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
-    from torchtriage.report import Candidate
+    from torchtriage.report import Candidate, Recognised
     from torchtriage.verdict.decide import Assessment
     from torchtriage.verdict.gather import Findings, Observation
 
@@ -25,12 +25,13 @@ _FIRST_MOVERS = (
     "log.collectives_differ",
     "log.behind_on_enqueue",
     "log.rank_without_timeout",
+    "log.rank_silent",
     "log.completed_on_some",
     "log.all_joined_none_finished",
 )
 MAX_QUOTED_CHARS = 110
 # Facts that an analyzer words itself.
-_OUR_WORDS = frozenset({"why", "cause", "waiting", "done", "sides"})
+_OUR_WORDS = frozenset({"why", "cause", "waiting", "done", "sides", "first_seen"})
 # One word without blanks, or a place of the program: function (file:line).
 _WORD_OR_PLACE = re.compile(r"[\w.:/<>@+%-]{1,80}|[\w.<>]{1,80} \([\w./<>@+-]{1,110}(?::\d{1,7})?\)")
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")
@@ -38,6 +39,10 @@ _PLACEHOLDER = re.compile(r"\{(\w+)\}")
 _ENDS = {"log.python_exception": 1, "log.process_exit": 2}
 # Observations that tell nothing by themselves: a text that is only named somewhere, a moment that is as it should be.
 _NOTHING_TO_TELL = frozenset({"log.pattern", "log.template", "log.finished_on_some", "ras.in_step"})
+
+# What a message must tell to be a headline: that something went wrong, and not merely that it was noticed.
+_SPEAKS_OF_TROUBLE = frozenset({"cause", "symptom"})
+_MANY_ALIKE = 3
 
 
 def summary_of(best: Assessment) -> str:
@@ -89,8 +94,9 @@ def _fill(template: str, known: dict[str, str]) -> str | None:
     return _PLACEHOLDER.sub(lambda m: clean_text(known[m[1]], 120), template)
 
 
-def open_summary(findings: Findings, candidates: Sequence[Candidate]) -> str:
+def open_summary(findings: Findings, candidates: Sequence[Candidate], recognised: Sequence[Recognised] = ()) -> str:
     """One line that says what is known although it does not decide."""
+    messages = [known for known in recognised if known.role in _SPEAKS_OF_TROUBLE]
     if found := says_something(findings.observations):
         first = found[0]
         # Of what several ranks show alike, all are named.
@@ -99,12 +105,43 @@ def open_summary(findings: Findings, candidates: Sequence[Candidate]) -> str:
         who = f" ({rank_words(ranks)})" if ranks else ""
         detail = _fill(SIGNALS[first.name].detail, _known([first]))
         seen = f"{SIGNALS[first.name].meaning}{who}{': ' + detail if detail else ''}"
-        return f"Not decided: {seen}; what was given does not show why"
+        # Where the numbers name nobody, a message may.
+        named = next((m for m in messages if m.ranks), None) if not ranks else None
+        told = f"; {rank_words(named.ranks)}: {_sentence(named)}" if named else _who_does_not(findings, ranks)
+        return f"Not decided: {seen}{told}; what was given does not show why"
+    went_on = [known for known in messages if _went_on_after(known, findings)]
+    if ended := [known for known in messages if known not in went_on]:
+        told = _who_does_not(findings, ended[0].ranks)
+        return f"Not decided: {_told_by(ended[0])}{told}; what was given does not show why"
     if candidates:
         return f"Not decided: {candidates[0].failure_mode} is possible, and nothing proves it"
     if not findings.kinds_read:
         return "Nothing that can be judged was found: pass logs, flight-recorder dumps, stack dumps or RAS answers"
+    if went_on:
+        return f"Nothing was found that stopped the job: all ranks went on after this: {_told_by(went_on[0])}"
     return "Nothing wrong was found, and too little was seen to call the job healthy"
+
+
+def _sentence(known: Recognised) -> str:
+    """The first sentence of what a message means."""
+    return known.means.partition(". ")[0].strip().rstrip(".")
+
+
+def _told_by(known: Recognised) -> str:
+    return f"{_sentence(known)}{f' ({rank_words(known.ranks)})' if known.ranks else ''}"
+
+
+def _went_on_after(known: Recognised, findings: Findings) -> bool:
+    """Whether all ranks did the same steps to one that was printed after the message."""
+    # The last of those that are told apart, since later ones may be where the job stood still.
+    orders = [o.order for o in findings.observations if o.facts.get("template") == known.template]
+    return any(o.name == "log.steps_even" and max(orders, default=o.order) < o.order for o in findings.observations)
+
+
+def _who_does_not(findings: Findings, ranks: Collection[int]) -> str:
+    """The only rank that does not show what all others show; where several do not, nobody stands out."""
+    others = findings.ranks.difference(ranks)
+    return f"; only {rank_words(others)} does not show this" if len(others) == 1 and len(ranks) >= _MANY_ALIKE else ""
 
 
 def _same_call(a: Observation, b: Observation) -> bool:

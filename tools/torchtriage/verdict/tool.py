@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from torchtriage.artefacts.inputs import open_inputs
+from torchtriage.artefacts.inputs import open_inputs, path_names
 from torchtriage.errors import BadCallError
 from torchtriage.knowledge.load import load_playbook
 from torchtriage.verdict.compose import compose, compose_several_runs
@@ -17,13 +17,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
+    from torchtriage.artefacts.inputs import Paths
     from torchtriage.report import Verdict
 
 MAX_TEXT_CHARS = 2_000_000
 
 
 def triage(
-    paths: Sequence[str] | str,
+    paths: Paths,
     *,
     roots: Sequence[Path] | None = None,
     progress: Callable[[int, int], None] | None = None,
@@ -41,15 +42,15 @@ def triage(
     book = load_playbook()
     with open_inputs(paths, roots) as inputs:
         if runs := several_runs(inputs):
-            return compose_several_runs(runs, list(paths))
+            return compose_several_runs(runs, path_names(paths))
         findings = gather(inputs, book, progress)
         decision = decide(book, findings.observations, findings.ranks)
-        return compose("triage", book, decision, findings, list(paths))
+        return compose("triage", book, decision, findings, path_names(paths))
 
 
 def explain_symptom(
     text: str,
-    paths: Sequence[str] | None = None,
+    paths: Paths | None = None,
     *,
     roots: Sequence[Path] | None = None,
     progress: Callable[[int, int], None] | None = None,
@@ -82,4 +83,4 @@ def explain_symptom(
         findings = Findings()
     scan_logs([text_source(text)], book, findings)
     decision = decide(book, findings.observations, findings.ranks)
-    return compose_symptom(text, book, decision, findings, list(paths or ()))
+    return compose_symptom(text, book, decision, findings, path_names(paths or []))

@@ -26,6 +26,7 @@ _LAUNCHER_TYPES = frozenset(
 )
 _OOM_TEXT = re.compile(r"(?:CUDA|HIP) out of memory|(?:CUDA|HIP) error: out of memory|CUDA Error: out of memory")
 _OOM_TYPES = frozenset({"OutOfMemoryError"})
+_OOM_OF_TORCH = re.compile(r"\btorch\.(?:\w{1,20}\.){0,2}OutOfMemoryError\b|\bTried to allocate\b")
 _SIZE = r"(?P<number>\d{1,12}(?:\.\d{1,6})?) (?P<unit>bytes|[KMGT]iB)"
 _UNITS = {"bytes": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 # Texts of torch <= 2.0 and of 2.1 and later.
@@ -170,9 +171,16 @@ def _exception(name: str, traceback: TracebackRecord, shared: dict[str, Any]) ->
 
 def _oom_of(traceback: TracebackRecord) -> ExceptionRecord | None:
     return next(
-        (e for e in (traceback.final, *traceback.exceptions) if e.type in _OOM_TYPES or _OOM_TEXT.search(e.message)),
+        (e for e in (traceback.final, *traceback.exceptions) if _is_of_the_device(e)),
         None,
     )
+
+
+def _is_of_the_device(record: ExceptionRecord) -> bool:
+    """Whether device memory ran out: other libraries (Ray) name exceptions about the host's memory alike."""
+    if _OOM_TEXT.search(record.message):
+        return True
+    return record.type in _OOM_TYPES and _OOM_OF_TORCH.search(record.line.text[:400]) is not None
 
 
 def _out_of_memory(traceback: TracebackRecord, oom: ExceptionRecord) -> Signal:
@@ -198,12 +206,29 @@ def memory_facts(message: str) -> dict[str, Any]:
             facts[name] = _bytes(match)
     if facts["reserved_unallocated_bytes"] is None and (match := _RESERVED_OLD.search(message)):
         facts["reserved_unallocated_bytes"] = max(0, _bytes(match) - (facts["allocated_bytes"] or 0))
-    facts["other_processes_bytes"] = [_bytes(match) for match in _OTHERS.finditer(message)][:64]
+    others = [_bytes(match) for match in _OTHERS.finditer(message)][:64]
+    facts["this_process_bytes"], facts["other_processes_bytes"] = _own_and_others(facts, others)
     gpu = re.search(r"\bGPU (\d{1,3})\b", message)
     facts["gpu"] = int(gpu[1]) if gpu else None
     facts |= _shares(facts)
     facts["caching_allocator"] = "out of memory. Tried to allocate" in message
     return facts
+
+
+def _own_and_others(facts: dict[str, Any], listed: list[int]) -> tuple[int | None, list[int]]:
+    """Which of the listed processes is the one that prints: in a container the driver knows it by another number.
+
+    Then no line says "this process", and the smallest one that can hold what the allocator holds is it.
+    """
+    own: int | None = facts["this_process_bytes"]
+    held = (facts["allocated_bytes"] or 0) + (facts["reserved_unallocated_bytes"] or 0)
+    fitting = [size for size in listed if held and size >= 0.99 * held]
+    if own is not None or not fitting:
+        return own, listed
+    own = min(fitting)
+    rest = list(listed)
+    rest.remove(own)
+    return own, rest
 
 
 def _shares(facts: dict[str, Any]) -> dict[str, Any]:

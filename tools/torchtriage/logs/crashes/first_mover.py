@@ -29,6 +29,7 @@ _CASCADE_TEXT = re.compile(
     r"Connection was likely closed|got 0 bytes|Application timeout caused pair closure|got signal: (?:15|2)\b|SIGTERM|"
     r"timed out in (?:blocking wait|call to wait)|Timed out waiting \d{1,12}ms for (?:recv|send) operation|"
     r"failed to pass monitoredBarrier|wait timeout after|Timeout waiting for key|Socket Timeout|"
+    r"killed due to the node running low on memory|"
     r"The actor died|The actor is dead|worker process has died|seconds waiting for clients|"
     r"Pin memory thread exited unexpectedly|process group watchdog thread terminated|"
     r"DataLoader worker \(pid\(?s?\)? ?[\d, ]{1,80}\) (?:is killed by signal|exited unexpectedly)"

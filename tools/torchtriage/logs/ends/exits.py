@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from torchtriage.artefacts.clean import clean_text
 from torchtriage.logs.ends.records import LauncherRecord, signal_name
 from torchtriage.logs.quotes import quote
 from torchtriage.report import Scope, Signal
 
 if TYPE_CHECKING:
-    from torchtriage.logs.records import Timeline
+    from torchtriage.logs.records import Line, Timeline
 
 MAX_SIGNALS = 256
 _MAX_LOOKED_AT = 64
+_DETAIL_CHARS = 120
+_CODE_TOLD = re.compile(r"(?i)(?:code|status)[^\w-]{1,24}(-?\d{1,5})(?![\w.])")
 _SIGTERM, _SIGKILL = -15, -9
 # The failure table names the job's rank; the agent's line names the process it saw first.
 _WORTH = {"elastic_table": 3, "mpi": 2, "srun": 2, "spawn_exit": 2, "elastic_failed": 1}
@@ -30,26 +34,34 @@ class _End:
     first_observed: bool
     ordered: bool
     reason: str | None
+    node: str | None
+    detail: str | None
 
 
 def exit_signals(timeline: Timeline, printed_exception: set[int]) -> list[Signal]:
-    """``log.process_exit`` for every process that ended with a failure or a signal."""
+    """``log.process_exit`` for every process that ended with a failure or a signal; ``log.end_recovered`` instead where
+    the launcher then began again and the job finished.
+    """
     signals: list[Signal] = []
     ends = _ends(timeline)
+    restart = _restart_that_finished(timeline)
     anyone_first = any(end.first_observed for end in ends)
     for end in ends:
         if end.exitcode is None and end.reason is None and end.best.kind != "ray":
             continue
-        name = "log.process_exit"
+        recovered = restart is not None and end.best.line.order < restart.order
+        name = "log.end_recovered" if recovered else "log.process_exit"
         by_signal = end.exitcode in (None, _SIGTERM, _SIGKILL)
         by_launcher = (end.ordered and by_signal) or (end.exitcode == _SIGTERM and anyone_first)
         facts: dict[str, Any] = {
             "exitcode": end.exitcode,
+            "told_exitcode": _printed_code(end.best.line.text, end.exitcode),
             "signal": signal_name(end.exitcode),
             "first_observed": end.first_observed,
             "by_launcher": by_launcher and not end.first_observed,
             "exception_printed": end.rank in printed_exception,
             "reason": end.reason,
+            "detail": None if end.detail is None else clean_text(end.detail.strip(), _DETAIL_CHARS),
             "pid": end.best.pid,
             "told_by": end.best.kind,
             "error_file": end.best.error_file,
@@ -58,7 +70,8 @@ def exit_signals(timeline: Timeline, printed_exception: set[int]) -> list[Signal
             Signal(
                 name=name,
                 scope=Scope(
-                    ranks=[] if end.rank is None else [end.rank], hosts=[end.best.host] if end.best.host else []
+                    ranks=[] if end.rank is None else [end.rank],
+                    hosts=[host for host in (end.best.host, end.node) if host],
                 ),
                 facts=facts,
                 evidence=[quote(end.best.line, name)],
@@ -80,7 +93,8 @@ def _ends(timeline: Timeline) -> list[_End]:
             key = (record.kind, host, record.task, record.reason, record.exitcode)
         end = ends.get(key)
         if end is None:
-            ends[key] = _End(record, rank, record.exitcode, record.first_observed, record.is_order, record.reason)
+            ends[key] = _End(record, rank, record.exitcode, record.first_observed, record.is_order, record.reason,
+                             record.node, record.detail)  # fmt: skip
             continue
         if _WORTH.get(record.kind, 0) > _WORTH.get(end.best.kind, 0) and record.exitcode is not None:
             end.best, end.exitcode = record, record.exitcode
@@ -88,7 +102,30 @@ def _ends(timeline: Timeline) -> list[_End]:
         end.first_observed = end.first_observed or record.first_observed
         end.ordered = end.ordered or record.is_order
         end.reason = end.reason or record.reason
+        end.node, end.detail = end.node or record.node, end.detail or record.detail
     return list(ends.values())
+
+
+def _printed_code(text: str, exitcode: int | None) -> int | None:
+    """The exit code as the line prints it (-9 or 137); None where words such as "Killed" tell the end."""
+    if exitcode is None:
+        return None
+    forms = {exitcode, 128 - exitcode} if exitcode < 0 else {exitcode}
+    told = (int(match[1]) for match in _CODE_TOLD.finditer(text[:4096]))
+    return next((code for code in told if code in forms), None)
+
+
+def _restart_that_finished(timeline: Timeline) -> Line | None:
+    """The launcher's last restart, where nothing failed after it and who printed last says that the job finished."""
+    restarts = [r.line for r in timeline.launcher if r.kind == "elastic_restart"]
+    if not restarts:
+        return None
+    last = max(restarts, key=lambda line: line.order)
+    if any(r.line.order > last.order and not r.is_order for r in timeline.launcher):
+        return None
+    owners = [own for own in timeline.owners.values() if own.last_own is not None and own.last_own_is_finish]
+    after = [own.last_own for own in owners if own.last_own is not None and own.last_own.order > last.order]
+    return last if any(timeline.order_is_known(last, line) for line in after) else None
 
 
 def _rank(record: LauncherRecord, timeline: Timeline) -> int | None:
@@ -102,6 +139,22 @@ def _rank(record: LauncherRecord, timeline: Timeline) -> int | None:
             return None
         return timeline.rank_of_task.get(f"task:srun//{record.task}", record.task)
     tables = any(other.kind == "elastic_table" for other in timeline.launcher[:_MAX_LOOKED_AT])
-    # Without a table and with one node at most, the local rank is the rank.
-    one_node = timeline.world_size is None or timeline.world_size <= 8
-    return record.local_rank if record.local_rank is not None and not tables and one_node else None
+    return _rank_of_local(record, timeline) if record.local_rank is not None and not tables else None
+
+
+def _rank_of_local(record: LauncherRecord, timeline: Timeline) -> int | None:
+    """The rank behind a local rank: the same on a single node; else by place among the ranks that print on that host.
+
+    Only where the hosts' ranks are one run of numbers each and none is missing is their place certain.
+    """
+    local = record.local_rank or 0
+    by_host: dict[str, list[int]] = {}
+    for owner, own in timeline.owners.items():
+        if isinstance(owner, int) and own.last_own is not None and own.last_own.host is not None:
+            by_host.setdefault(own.last_own.host, []).append(owner)
+    if record.line.host is None or len(by_host) < 2:
+        return local if timeline.world_size is None or timeline.world_size <= 8 else None
+    everybody = sorted(rank for ranks in by_host.values() for rank in ranks)
+    here = sorted(by_host.get(record.line.host, ()))
+    whole = everybody == list(range(len(everybody))) and bool(here) and here[-1] - here[0] == len(here) - 1
+    return here[local] if whole and local < len(here) else None

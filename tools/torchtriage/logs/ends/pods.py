@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from torchtriage.logs.records import Line
 
 _NAME = re.compile(r"^(?:Name:|\s{2}name:)\s{1,20}(?P<name>[a-z0-9][a-z0-9.\-]{0,250})\s*$")
+_NODE = re.compile(r"^\s{0,4}(?:Node:|nodeName:)\s{1,20}(?P<name>[a-z0-9][a-z0-9.\-]{0,250})(?:/[\d.:a-f]{1,45})?\s*$")
+_MESSAGE = re.compile(r"^\s{0,20}(?:Message|message):\s{1,20}(?P<message>\S.{0,300})")
 _REASON = re.compile(
     r"^\s{0,20}[\"']?[rR]eason[\"']?\s{0,4}[:=]\s{0,20}[\"']?(?P<reason>OOMKilled|Error|Evicted|ContainerCannotRun|StartError)\b"
 )
@@ -34,6 +36,7 @@ class PodReader:
     """Reads the lines of one log that tell of containers."""
 
     _name: str | None = None
+    _node: str | None = None
     _open: LauncherRecord | None = None
     """The record whose exit code may follow."""
     _unexplained: bool = False
@@ -45,6 +48,14 @@ class PodReader:
         """The record that begins with this line, if one does."""
         if match := _NAME.match(text):
             self._name, self._open, self._unexplained, self._code = match["name"], None, False, None
+            self._node = None
+            return None
+        if match := _NODE.match(text):
+            self._node = match["name"]
+            return None
+        if match := _MESSAGE.match(text):
+            if self._open is not None and self._open.reason is not None:
+                self._open.detail = match["message"]
             return None
         if match := _CODE.match(text):
             return self._read_code(match["code"], line)
@@ -60,10 +71,14 @@ class PodReader:
             if code is None:
                 return None
             self._unexplained = False
-            return LauncherRecord("pod", line, exitcode=code, host=name)
+            return LauncherRecord("pod", line, exitcode=code, host=name, node=self._node_of(name))
         exitcode = code or {"oom_kill": -9, None: 1}.get(reason)
-        self._open = LauncherRecord("pod", line, exitcode=exitcode, reason=reason, host=name)
+        self._open = LauncherRecord("pod", line, exitcode=exitcode, reason=reason, host=name, node=self._node_of(name))
         return self._open
+
+    def _node_of(self, name: str | None) -> str | None:
+        """The machine of the pod that is being described; a table's rows name other pods."""
+        return self._node if name == self._name else None
 
     def _read_code(self, code: str, line: Line) -> LauncherRecord | None:
         opened, self._open = self._open, None
@@ -75,4 +90,4 @@ class PodReader:
         if not unexplained or not status:
             self._code = status
             return None
-        return LauncherRecord("pod", line, exitcode=status, host=self._name)
+        return LauncherRecord("pod", line, exitcode=status, host=self._name, node=self._node)

@@ -28,6 +28,10 @@ class LauncherRecord:
     task: int | None = None
     """The number that the scheduler gave to the process: its rank, unless each task is a node."""
     error_file: str | None = None
+    node: str | None = None
+    """The machine of a container whose own name is ``host``."""
+    detail: str | None = None
+    """What the platform says about the reason, in its words."""
 
     def __post_init__(self) -> None:
         """A statement that names no host is of the host whose line it is."""

@@ -41,12 +41,11 @@ def _cancelled(text: str, line: Line) -> list[LauncherRecord]:
     if match is None:
         return []
     why = match["why"].strip().lower().replace(" ", "_")
-    return [LauncherRecord("cancelled", line, exitcode=-15, reason=why, host=match["host"])]
+    # The node that is named is the one that speaks for the whole job, not one on which something happened.
+    return [LauncherRecord("cancelled", line, exitcode=-15, reason=why)]
 
 
-_CANCELLED = re.compile(
-    r"(?:ON (?P<host>[\w.\-]{1,200}) )?CANCELLED AT .{1,40}? DUE TO (?P<why>[A-Z][A-Z ]{0,40})", re.DOTALL
-)
+_CANCELLED = re.compile(r"CANCELLED AT .{1,40}? DUE TO (?P<why>[A-Z][A-Z ]{0,40})", re.DOTALL)
 
 
 def _accounting(text: str, line: Line) -> list[LauncherRecord]:
@@ -87,11 +86,18 @@ def _deepspeed_kill(text: str, line: Line) -> list[LauncherRecord]:
 
 
 def _deepspeed_exit(text: str, line: Line) -> list[LauncherRecord]:
-    """``exits with return code = 1``."""
+    """``['python', 'train.py', '--local_rank=3'] exits with return code = 1``."""
     match = re.search(r"exits with return code = (-?\d{1,5})", text)
     if match is None or int(match[1]) == 0:
         return []
-    return [LauncherRecord("deepspeed_exit", line, exitcode=status_of(match[1]), first_observed=True)]
+    local = re.search(r"--local_rank[=', ]{1,5}(\d{1,4})\b", text[:_CHARS])
+    return [LauncherRecord("deepspeed_exit", line, exitcode=status_of(match[1]), first_observed=True,
+                           local_rank=int(local[1]) if local else None)]  # fmt: skip
+
+
+def _elastic_restart(text: str, line: Line) -> list[LauncherRecord]:  # noqa: ARG001
+    """``Worker group FAILED. 2/3 attempts left; will restart worker group``: what ended before was begun again."""
+    return [LauncherRecord("elastic_restart", line, is_order=True)]
 
 
 def _spawn(text: str, line: Line) -> list[LauncherRecord]:
@@ -113,7 +119,7 @@ def _ray(text: str, line: Line) -> list[LauncherRecord]:
     if "INTENDED_" in text:
         return []
     memory = _RAY_MEMORY.search(text, 0, _CHARS) is not None
-    pid = re.search(r"\bpid[=:]\s?(\d{1,10})", text)
+    pid = re.search(r"\b(?:pid|PID)[=:]\s?(\d{1,10})", text)
     code = re.search(r"\bexit code[:=]? (-?\d{1,5})", text)
     exitcode = -9 if memory else status_of(code[1]) if code and int(code[1]) else None
     address = re.search(r"\b(?:ip=|ip: |IP: )(\d{1,3}(?:\.\d{1,3}){3})\b", text)
@@ -203,6 +209,7 @@ ENDS: dict[str, Callable[[str, Line], list[LauncherRecord]]] = {
     "oom_kill": _oom_kill,
     "cancelled": _cancelled,
     "slurm_accounting": _accounting,
+    "elastic_restart": _elastic_restart,
     "deepspeed_kill": _deepspeed_kill,
     "deepspeed_exit": _deepspeed_exit,
     "spawn_exit": _spawn,

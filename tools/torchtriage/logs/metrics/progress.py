@@ -172,7 +172,12 @@ def _even(owners: dict[int, OwnerMetrics], timeline: Timeline) -> Signal | None:
     return Signal(
         name=name,
         scope=Scope(ranks=named),
-        facts={"first_step": one.first_step, "last_step": one.last_step, "n_ranks": len(owners)},
+        facts={
+            "first_step": one.first_step,
+            "last_step": one.last_step,
+            "n_ranks": len(owners),
+            "order": rows[0].line.order if rows else 0,
+        },
         evidence=[quote(row.line, name) for row in rows],
         time_s=rows[0].line.time_s if rows else None,
     )

@@ -15,6 +15,7 @@ from torchtriage.logs.metrics.plans import is_loss_like
 from torchtriage.logs.metrics.slow_ranks import slow_rank_signals
 from torchtriage.logs.quotes import quote
 from torchtriage.report import Scope, Signal
+from torchtriage.wording import rank_words
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -68,7 +69,7 @@ def _nonfinite(timeline: Timeline) -> list[Signal]:
             if _is_trouble(name, seen, own):
                 by_metric.setdefault(name, []).append(_Found(owner, seen))
     signals: list[Signal] = []
-    for metric, found in sorted(by_metric.items(), key=lambda item: min(f.seen.row.line.order for f in item[1])):
+    for metric, found in sorted(by_metric.items(), key=_earliest):
         n_ranks = sum(_prints(own, metric) for own in timeline.metrics.owners.values())
         found.sort(key=_first_mover)
         rise = _rise(metric, found, n_ranks)
@@ -104,6 +105,13 @@ def _first_mover(found: _Found) -> tuple[float, int]:
     return (math.inf if step is None else step), rank
 
 
+def _earliest(item: tuple[str, list[_Found]]) -> tuple[float, int, int]:
+    """Order of metrics by step; of those of one step, the metric that fewest ranks lost then: no sum spread it."""
+    found = item[1]
+    step = min(_first_mover(f)[0] for f in found)
+    return step, sum(_first_mover(f)[0] == step for f in found), min(f.seen.row.line.order for f in found)
+
+
 def _nonfinite_signal(metric: str, found: list[_Found], n_ranks: int, *, rose_before: bool) -> Signal:
     name = "log.nonfinite_metric"
     first = found[0]
@@ -120,6 +128,7 @@ def _nonfinite_signal(metric: str, found: list[_Found], n_ranks: int, *, rose_be
             "all_ranks": n_ranks > 1 and len(found) == n_ranks,
             "first_rank": first.owner if isinstance(first.owner, int) else None,
             "first_ranks": firsts,
+            "first_seen": _first_seen(first_step, firsts, n_ranks),
             "n_ranks": n_ranks,
             "same_step": len(steps) == 1,
             "recovered": all(f.seen.finite_after for f in found),
@@ -130,6 +139,13 @@ def _nonfinite_signal(metric: str, found: list[_Found], n_ranks: int, *, rose_be
         evidence=[quote(f.seen.row.line, name) for f in found[:3]],
         time_s=first.seen.row.line.time_s,
     )
+
+
+def _first_seen(step: int | None, firsts: list[int], n_ranks: int) -> str | None:
+    """When it began, and on whom where not on all of the ranks that print the metric."""
+    if step is None:
+        return None
+    return f"first on {rank_words(firsts)}, at step {step}" if 0 < len(firsts) < n_ranks else f"at step {step}"
 
 
 def _last_finite(metric: str, seen: NonFinite) -> float | None:

@@ -95,9 +95,13 @@ _TRACEBACK = re.compile(r"^\s{0,8}(?:traceback : |[+|] )?(?:Exception Group )?Tr
 _BARE_EXCEPTION = re.compile(
     r"^(?:[A-Za-z_]\w{0,60}\.){0,8}[A-Z]\w{0,60}(?:Error|Exception|Interrupt)(?:\(\w{1,60}\))?(?::\s|$)"
 )
+# The name of a logger and a level may stand before what is said.
+_LOGGER = r"(?:(?:\[?(?:DEBUG|INFO|NOTICE|WARN|WARNING|ERROR)\]?:?|[\w.]{1,60}:(?:\d{1,6}:?)?|[-|>])\s{1,3}){0,5}"
 FINISH = re.compile(
-    r"(?i)^\W{0,4}(?:\w+ ){0,2}(?:finished|all done|done training|completed|"
-    r"training (?:is )?(?:complete|completed|done|finished)|done)\b(?!.{0,40}(?:step|iter|batch|epoch 0))"
+    rf"(?i)^\s{{0,8}}{_LOGGER}\W{{0,4}}(?:(?:\w+ ){{0,2}}(?:finished|all done|done training|completed|"
+    r"training (?:is )?(?:complete|completed|done|finished)|done)\b(?!.{0,40}(?:step|iter|batch|epoch 0))|"
+    # Trainer (its last line), Lightning, Megatron
+    r"['\"]?train_runtime['\"]?: |`?Trainer\.fit`? stopped: .{0,40}reached|\[?exiting program (?:at|after) )"
 )
 _END_OF_LOOP = re.compile(
     r"(?i)\b(?:epoch \d* ?(?:end|ended|done|finished|complete|completed)|end of (?:epoch|training|data)|finished|done|"
@@ -138,8 +142,8 @@ class Piece:
 
 
 # Without one of these words the expressions above cannot match: most lines are spared them.
-_FINISH_WORDS = frozenset({"finished", "done", "completed", "complete"})
-_END_WORDS = _FINISH_WORDS | {
+_FINISH_WORDS = frozenset({"finished", "done", "completed", "complete", "runtime", "reached", "exiting"})
+_END_WORDS = frozenset({"finished", "done", "completed", "complete"}) | {
     "end", "ended", "exhausted", "save", "saving", "evaluate", "evaluation", "evaluating", "validating", "validation",
     "stopiteration", "out", "no", "checkpointing",
 }  # fmt: skip

@@ -35,6 +35,8 @@ EXCEPTION_LINES = 400
 MAX_EXCEPTIONS = 200
 BLOCK_BYTES = 2 << 20
 MAX_PASSED_BLOCKS = 3
+# No job prints under so many marks in so many ways; beyond, lines count as nobody's.
+MAX_MARKS = 40_000
 
 Kept = tuple[int, int, str]
 """Line number (from 1) in the part, how many lines it stands for (0: it is counted elsewhere), and its text."""
@@ -53,6 +55,7 @@ class Sifter:
         self._whole: dict[int, bytes] = {}  # lines that are kept for the sake of others, and do not count
         self._open: dict[bytes, int] = {}
         self._n_exceptions = 0
+        self._n_marks = 0
         self._stamped: tuple[int, bytes] | None = None
         self._passed: list[tuple[bytes, Counter[bytes]]] = []
         self._speakers: _Speakers = frozenset()
@@ -117,7 +120,9 @@ class Sifter:
             try:
                 positions[line[mark_at]].append(position)
             except KeyError:
-                positions[line[mark_at]] = [position]
+                mark = line[mark_at] if self._n_marks < MAX_MARKS else b""
+                self._n_marks += mark not in positions
+                positions.setdefault(mark, []).append(position)
             position += 1  # noqa: SIM113  # enumerate would make one more tuple per line
 
     def _clear(self) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from torchtriage.artefacts.isolate import Job
 from torchtriage.artefacts.streams import open_stream
-from torchtriage.artefacts.text import is_plain, read_lines
+from torchtriage.artefacts.text import file_chunks, is_plain, read_lines
 from torchtriage.errors import UnreadableError
 from torchtriage.logs.records import Thinned
 from torchtriage.logs.scan.plans import CORE, HINTS
@@ -80,6 +80,7 @@ def thinned_logs(jobs: Sequence[Job], outcomes: Sequence[Outcome], losses: list[
             labelled = job.args["labelled"]
             if outcome.error is not None:
                 losses.append(f"{name}: a part of it was not read: {outcome.error}")
+                n_lines += _count_lines(job)
                 continue
             result = outcome.result
             losses.extend(f"{name}: {reason}" for reason in result["losses"])
@@ -93,19 +94,31 @@ def _parts(log: Artefact, part_bytes: int) -> list[_Part]:
     """Cut a log at line ends; one that is compressed or in another encoding is one part."""
     n_parts = math.ceil(log.size_bytes / part_bytes) if log.compression is None else 1
     try:
-        if n_parts < 2 or not is_plain(log.path):
+        if log.compression is not None or not is_plain(log.path):
             return [_Part(log, 0, None)]
-        cuts = [0, *(_line_start(log.path, log.size_bytes * k // n_parts) for k in range(1, n_parts)), log.size_bytes]
+        starts = [_line_start(log.path, log.size_bytes * k // n_parts) for k in range(1, n_parts)]
+        cuts = [0, *(start for start in starts if start is not None), log.size_bytes]
     except (OSError, UnreadableError):
         return [_Part(log, 0, None)]  # the worker says why
-    return [_Part(log, a, b) for a, b in itertools.pairwise(sorted(set(cuts))) if b > a]
+    return [_Part(log, a, b) for a, b in itertools.pairwise(sorted(set(cuts)))]
 
 
-def _line_start(path: Path, position: int) -> int:
-    """The start of the first line behind ``position``."""
+def _line_start(path: Path, position: int) -> int | None:
+    """The start of the first line behind ``position``; None when that is too far away."""
     with open_stream(path, None) as stream:
         stream.seek(position)
-        return position + len(stream.readline(_MAX_LINE_BYTES))
+        line = stream.readline(_MAX_LINE_BYTES)
+        return position + len(line) if line.endswith(b"\n") else None
+
+
+def _count_lines(job: Job) -> int:
+    """How many lines a part has that was not read, so that the numbers of the next part's lines are right."""
+    start, end = job.args["start"], job.args["end"]
+    try:
+        chunks = file_chunks(job.artefact.path, job.artefact.compression, [], start=start, end=end)
+        return sum(chunk.count(b"\n") for chunk in chunks)
+    except (OSError, UnreadableError):
+        return 0
 
 
 def _is_labelled(log: Artefact) -> str:

@@ -33,7 +33,7 @@ _ACTIVITY = re.compile(
 )
 # Below this the launcher may have ended the rank before its own watchdog came round.
 _LONG_ENOUGH_S = 5.0
-_FEW = 8  # a whole node's worth of silent ranks is a log that was not given
+_MAX_KINDS = 8
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ def absent_signals(
         for view in _known(job):
             signals += _without_timeout(timeline, job, view, told, observed, rest)
     if timeouts:
-        signals += _silent(timeline, job)
+        signals += _silent(job, timeouts)
     return signals
 
 
@@ -65,7 +65,7 @@ def _known(job: Job) -> list[GroupView]:
     """Groups whose members are known: where the default group waits, else where a whole small job does."""
     waiting = [view for view in job.views.values() if view.timeouts and not view.mixed]
     default = [view for view in waiting if view.is_default]
-    return default or waiting[:_FEW]
+    return default or waiting[:_MAX_KINDS]
 
 
 def _without_timeout(
@@ -90,7 +90,7 @@ def _without_timeout(
         if facts["sure"] or facts["needed_sigkill"]:
             kinds.setdefault(tuple(facts.values()), (facts, []))[1].append(rank)
     signals: list[Signal] = []
-    for facts, ranks in list(kinds.values())[:_FEW]:
+    for facts, ranks in list(kinds.values())[:_MAX_KINDS]:
         name = "log.rank_without_timeout"
         own = next((own.last_own for r in ranks if (own := timeline.owners.get(r)) and own.last_own), None)
         shown = next((told[r].line for r in ranks if r in told), own)
@@ -163,13 +163,19 @@ def _lived_on_s(timeline: Timeline, since: Line) -> float:
     return max(times) - since.time_s if times and since.time_s is not None else 0.0
 
 
-def _silent(timeline: Timeline, job: Job) -> list[Signal]:
-    """``log.rank_silent``: a few ranks of a known world print nothing where nearly all others print."""
-    missing = sorted(job.world - set(timeline.ranks_seen))
-    if not missing or len(job.seen) < 3 or len(missing) >= _FEW or len(missing) * 8 > len(job.seen) + 7:
+def _silent(job: Job, timeouts: list[Timeout]) -> list[Signal]:
+    """``log.rank_silent``: a few ranks that must exist print nothing where nearly all others print."""
+    missing = sorted(job.silent)
+    if not missing:
         return []
     name = "log.rank_silent"
-    spoken = [own.last_own for rank, own in timeline.owners.items() if isinstance(rank, int) and own.last_own][:1]
-    shown = spoken or timeline.records.get("watchdog", [])[:1]
-    facts: dict[str, Any] = {"n_ranks": len(job.world), "n_silent": len(missing)}
-    return [Signal(name=name, scope=Scope(ranks=missing), facts=facts, evidence=[quote(line, name) for line in shown])]
+    facts: dict[str, Any] = {"n_ranks": len(job.world | job.silent), "n_silent": len(missing)}
+    views = [view for view in job.views.values() if view.timeouts and not view.mixed]
+    if views:
+        # The wait that a silent rank is known to belong to tells most, else that of most ranks.
+        view = max(views, key=lambda view: (bool(job.silent & job.members(view)), len(view.timeouts)))
+        shown = view.timeouts[min(view.timeouts)]
+        facts |= call_facts(shown) | {"group": view.name, "waiting": waiting_words(view.timeouts)}
+    else:
+        shown = timeouts[0]
+    return [Signal(name=name, scope=Scope(ranks=missing), facts=facts, evidence=[quote_record(shown.line, name)])]

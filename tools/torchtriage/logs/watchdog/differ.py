@@ -140,7 +140,9 @@ def _completed_on_some(view: GroupView, job: Job) -> list[Signal]:
 
 
 def _all_joined(view: GroupView, job: Job) -> list[Signal]:
-    """All members wait in one and the same call: no host is missing."""
+    """All members wait in one and the same call: no host is missing. A rank that says nothing may be a member."""
+    if job.silent or (job.absent and view.is_default):
+        return []
     members = job.members(view)
     if len(members) < 2 or members != frozenset(view.timeouts):
         return []

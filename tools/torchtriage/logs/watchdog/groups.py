@@ -6,6 +6,7 @@ which holds all ranks. Nothing here judges.
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
     from torchtriage.logs.watchdog.lines import Group, Progress, Timeout
 
 _MAX_WORLD = 1 << 20
+_MAX_ABSENT = 64
+_FEW = 8  # a whole node's worth of silent ranks is a log that was not given
 
 
 @dataclass
@@ -57,6 +60,15 @@ class Job:
     views: dict[str | None, GroupView]
     waits: dict[int, list[GroupView]]
     """The groups in which each rank timed out."""
+    absent: frozenset[int] = frozenset()
+    """Ranks that must exist and that nothing names: below the known size, or in a hole of the ranks that print."""
+
+    @property
+    def silent(self) -> frozenset[int]:
+        """The absent ranks where they are few among many, so that not merely a log was left out."""
+        n_absent, n_seen = len(self.absent), len(self.seen)
+        few = n_seen >= 3 and n_absent < _FEW and n_absent * 8 <= n_seen + 7
+        return self.absent if few else frozenset()
 
     def members(self, view: GroupView) -> frozenset[int]:
         """The ranks that are known to be in a group."""
@@ -94,7 +106,26 @@ def view_job(timeline: Timeline, timeouts: list[Timeout], progress: list[Progres
     for view in views.values():
         for rank in view.timeouts:
             waits.setdefault(rank, []).append(view)
-    return Job(world, seen, complete, views, waits)
+    absent = world - known if whole else _holes(known, _unnamed_processes(timeline, known))
+    return Job(world, seen, complete, views, waits, absent)
+
+
+def _holes(known: frozenset[int], n_more: int) -> frozenset[int]:
+    """The ranks that a job without a known size must have besides those known: ranks are numbered without a gap."""
+    end = max(known, default=-1) + 1
+    missing = (rank for rank in range(min(end, _MAX_WORLD)) if rank not in known)
+    holes = frozenset(itertools.islice(missing, _MAX_ABSENT))
+    # Processes without a name fill the holes first; whoever is left comes behind the last rank.
+    return holes | frozenset(range(end, end + min(n_more - len(holes), _MAX_ABSENT)))
+
+
+def _unnamed_processes(timeline: Timeline, known: frozenset[int]) -> int:
+    """How many processes the launcher ended that are no known rank's, where it names the process of every rank."""
+    of_rank = timeline.rank_of_pid
+    if not known or frozenset(of_rank.values()) != known or len(of_rank) != len(known):
+        return 0
+    ended = {record.pid for record in timeline.launcher if record.is_order and record.pid is not None}
+    return len(ended - of_rank.keys())
 
 
 def _view(views: dict[str | None, GroupView], group: Group | None) -> GroupView:
