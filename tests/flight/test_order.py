@@ -48,3 +48,18 @@ def test_a_rank_that_lacks_a_call_and_went_on_to_later_ones_went_past_it(went_on
     assert all(signal.scope.ranks == [1] for signal in late)
     assert any(signal.facts.get("went_past", False) for signal in late) is past_it
     assert late
+
+
+def test_ranks_outside_a_circle_of_two_that_wait_in_one_of_its_calls_say_which_order_is_right() -> None:
+    groups = {"0": [0, 1, 2, 3], "1": [0, 1, 2, 3]}
+    norm, gradients = dict(NORM, group="0", done=False), dict(GRADIENTS, group="1", done=False)
+    # ranks 2 and 3 enqueued both calls, so that only ranks 0 and 1 wait for each other
+    found = analyze(job([norm], [gradients], [norm, gradients], [norm, gradients], groups=groups))
+    assert [(d.kind, d.ranks) for d in found.divergences] == [("order_deadlock", [1])]
+
+
+def test_ranks_of_one_of_the_groups_alone_have_no_word_on_the_order() -> None:
+    groups = {"0": [0, 1, 2, 3], "1": [0, 1]}
+    norm, own = dict(NORM, group="0", done=False), dict(GRADIENTS, group="1", done=False)
+    found = analyze(job([norm], [own], [norm], [norm], groups=groups))
+    assert [(d.kind, d.ranks) for d in found.divergences] == [("order_deadlock", [0, 1])]

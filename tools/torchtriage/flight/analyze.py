@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from torchtriage.artefacts.clean import clean_text
+from torchtriage.flight.age import oldest_wait_ms
 from torchtriage.flight.align import find_departures, n_compared
 from torchtriage.flight.compare import TooMuchWorkError
 from torchtriage.flight.findings import (
@@ -23,7 +24,7 @@ from torchtriage.flight.job import Job, build_job
 from torchtriage.flight.motion import ranks_in_motion
 from torchtriage.flight.ops import ROOTED
 from torchtriage.flight.order import crossed_orders, deadlock_of, groups_of_ranks, held_up, went_past
-from torchtriage.flight.p2p import mismatched_pairs, unanswered_calls
+from torchtriage.flight.p2p import left_out_calls, mismatched_pairs, unanswered_calls
 from torchtriage.flight.quotes import quote_call, quote_status
 from torchtriage.flight.tables import as_int
 from torchtriage.flight.waits import Lag, Standing, blamed, joined_by_all, lags_of, not_started, standings, wait_graph
@@ -112,9 +113,15 @@ def _findings(job: Job) -> tuple[list[Finding], int, set[int]]:
     ends, cycles = blamed(waits)
     open_ended = {rank for group_at in at for rank, standing in group_at.items() if standing.open_ended}
     moving = ranks_in_motion(shared, at, job.vocabulary)
-    if len(moving) * 2 > len(job.dumps):  # what hangs brings all to a halt
+    wait_ms = oldest_wait_ms(shared)
+    if len(moving) * 2 > len(job.dumps) or wait_ms is not None:  # what hangs brings all to a halt, and for long
         moving = set(job.dumps)
-    if moving and any(map(_has_unfinished, shared)):
+    if wait_ms is not None:
+        job.gaps.append(
+            f"the oldest unfinished call was {wait_ms / 1000:.1f} s old when it was dumped, which is no hang: dumps "
+            "taken later would tell whether it still waits"
+        )
+    elif moving and any(map(_has_unfinished, shared)):
         job.gaps.append(f"{rank_words(sorted(moving))} still went on when dumped; leads in such groups were not judged")
     of_rank = groups_of_ranks(shared)
     told: set[int] = set()
@@ -139,6 +146,8 @@ def _findings(job: Job) -> tuple[list[Finding], int, set[int]]:
     job.gaps.extend(text for g, group_at in zip(shared, at, strict=True) for text in _counted_behind(g, group_at))
     cycles_found = [from_deadlock(deadlock, job.vocabulary) for deadlock in deadlocks]
     joined: list[Finding] = []
+    if not (departures or lags or cycles_found or uncertain):
+        departures.extend(map(from_unanswered, left_out_calls(shared, of_rank)))
     if not (departures or lags or cycles_found or open_ended):
         stuck = {
             i: seq
@@ -287,7 +296,7 @@ def _culprits(findings: Sequence[Finding]) -> list[int]:
         return []
     first = findings[0]
     if first.kind not in ("behind_on_enqueue", "behind_on_complete"):
-        return sorted(first.ranks) if first.names_culprits else []
+        return sorted(first.either_of or first.ranks) if first.names_culprits else []
     return sorted(
         {rank for f in findings if f.kind in ("behind_on_enqueue", "behind_on_complete") and f.root for rank in f.ranks}
     )
@@ -314,6 +323,8 @@ def _in_step(job: Job, moving: set[int]) -> Signal | None:
         return None
     running = any(map(_has_unfinished, job.groups))
     facts: dict[str, Any] = {"n_ranks": len(job.dumps), "n_groups": len(job.groups), "running": running}
+    if (wait_ms := oldest_wait_ms(shared)) is not None:
+        facts["oldest_wait_ms"] = wait_ms
     evidence: list[Evidence] = []
     compared = max(shared, key=n_compared)
     if n_compared(compared):

@@ -11,6 +11,7 @@ from __future__ import annotations
 import base64
 import zlib
 from array import array
+from collections import Counter, deque
 from itertools import accumulate, islice
 from operator import sub
 from typing import TYPE_CHECKING, Any, Literal
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 FINISHED, UNFINISHED, UNKNOWN = 1, 0, 2
+MAX_P2P_ROWS = 2000
 _TYPES: dict[str, Literal["B", "H", "I", "b", "h", "i", "q"]] = {c: c for c in ("B", "H", "I", "b", "h", "i", "q")}
 # (type, least, most), narrowest first: what is narrow is quick to compress.
 _RANGES: tuple[tuple[Literal["B", "b", "H", "h", "I", "i"], int, int], ...] = (
@@ -35,7 +37,7 @@ _DIFFERENCES = "~"
 class Columns:
     """What the worker collects for one group of one dump."""
 
-    __slots__ = ("desc", "n_p2p", "name", "p2p", "rows", "uid")
+    __slots__ = ("_batches", "desc", "n_p2p", "name", "p2p", "rows", "uid")
 
     def __init__(self, name: str, desc: str, uid: int) -> None:
         """``uid`` is the process-local number of the group that pg_status uses, -1 when unknown."""
@@ -44,13 +46,42 @@ class Columns:
         self.uid = uid
         self.rows: list[tuple[int, int, int, int, int]] = []
         """One per call: index of the entry, sequence number, token, finished, creation time in ms (0: unknown)."""
-        self.p2p: list[list[Any]] = []
+        self.p2p: deque[list[Any]] = deque(maxlen=MAX_P2P_ROWS)
+        """The newest unfinished sends and receives: index of the entry, route, p2p_seq_id, signature, time in ms."""
         self.n_p2p = 0
+        self._batches: deque[int] = deque(maxlen=MAX_P2P_ROWS)
 
     def end_batch(self, seq: int) -> None:
         """Forget the sends and receives of a batch that is finished: only the entry that closes a batch has events."""
         while self.p2p and self.p2p[-1][4] == seq:
             self.p2p.pop()
+
+    def open_batch(self, seq: int) -> None:
+        """Note that the entry which closes a batch is there and unfinished."""
+        self._batches.append(seq)
+
+    def leave_out_finished_batches(self) -> None:
+        """Forget what is left of finished batches in a dump of active calls alone.
+
+        Sends and receives of a batch have no events and so are never finished; the entry that closes their batch is
+        finished and left out. Only where that is missing, and the program is seen to batch its calls.
+        """
+        seqs = [row[4] for row in self.p2p]
+        if self._batches or len(set(seqs)) < len(seqs):
+            unfinished = set(self._batches)
+            self.p2p = deque((row for row in self.p2p if row[4] in unfinished), MAX_P2P_ROWS)
+
+    def leave_out_finished_parts(self, closing: set[int]) -> None:
+        """The same for collectives made of several entries, of which the last has one of the ``closing`` tokens."""
+        n_parts = Counter(row[1] for row in self.rows)
+        if len(n_parts) == len(self.rows):
+            return
+        last = {row[1]: row[2] for row in self.rows}
+        parts = {row[2] for row in self.rows if n_parts[row[1]] > 1} - closing
+        # Of the oldest one the ring buffer may have kept the last part alone.
+        self.rows = [
+            row for row in self.rows if last[row[1]] in closing or (n_parts[row[1]] == 1 and row[2] not in parts)
+        ]
 
     def next_seq(self) -> int:
         """The sequence number after the last one, for dumps that record none."""
@@ -82,7 +113,7 @@ def pack_columns(columns: Columns) -> dict[str, Any]:
         "last_ms": max(ms, default=0),
         "ms": _pack(since, rising=True),
         "open": None if unfinished is None else [unfinished, ms[unfinished]],
-        "p2p": columns.p2p,
+        "p2p": list(columns.p2p),
         "n_p2p": columns.n_p2p,
     }
 

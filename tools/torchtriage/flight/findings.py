@@ -46,6 +46,8 @@ class Finding:
     time_ms: int | None = None
     root: bool = True
     names_culprits: bool = True
+    either_of: list[int] = field(default_factory=list[int])
+    """Ranks of which one is the culprit, where nothing tells which."""
     facts: dict[str, Any] = field(default_factory=dict[str, Any])
     evidence: list[Evidence] = field(default_factory=list["Evidence"])
 
@@ -114,6 +116,7 @@ def from_departure(departure: Departure, group: Group, vocabulary: Vocabulary) -
         evidence += quote_call(again, seq + departure.shift, signal, ("profiling_name",), site=False)
     times = [t for t in (witness.time_ms(seq), deviator.time_ms(seq)) if t is not None]
     extra = departure.kind == "collective_extra"
+    either = not departure.sure and not departure.shift and len(group.ranks) == 2
     facts: dict[str, Any] = {
         "left_loop": departure.left_loop,
         "peers_left_loop": departure.peers_left_loop,
@@ -136,7 +139,8 @@ def from_departure(departure: Departure, group: Group, vocabulary: Vocabulary) -
         found.describe(),
         found.site,
         min(times, default=None),
-        names_culprits=departure.sure or departure.shift > 0,
+        names_culprits=departure.sure or departure.shift > 0 or either,
+        either_of=list(group.ranks) if either else [],
         facts=facts,
         evidence=evidence,
     )

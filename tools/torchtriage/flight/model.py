@@ -23,6 +23,8 @@ class RankDump:
     rank: int | None
     host: str | None
     summary: Mapping[str, Any]
+    written_ms: int | None = None
+    """The time of its file, in ms since the epoch; that of a copy when it is one."""
 
 
 @dataclass(frozen=True)

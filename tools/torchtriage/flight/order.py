@@ -21,6 +21,7 @@ MAX_STUCK_GROUPS = 64
 MAX_GROUPS = 256
 MAX_STUCK_RANKS = 64
 MAX_TRIED = 8
+MAX_BYSTANDERS = 256
 
 
 @dataclass(frozen=True)
@@ -131,9 +132,9 @@ def _place(stuck: Stuck) -> tuple[Any, ...]:
 
 
 def _judged(cycle: list[int], stuck: list[Stuck], of_rank: GroupsOfRank) -> OrderDeadlock:
-    votes = Counter(_place(s) for s in stuck)
+    votes = Counter(_place(s) for s in (*stuck, *_bystanders(stuck, of_rank)))
     (place, most), *rest = votes.most_common()
-    if len(stuck) > 2 and all(n < most for _, n in rest):
+    if votes.total() > 2 and all(n < most for _, n in rest):
         return OrderDeadlock(cycle, [s.rank for s in stuck if _place(s) != place], True, stuck, by_majority=True)
     places = {s.rank: _order_fits(s, of_rank) for s in stuck}
     least = min(places.values())
@@ -141,6 +142,17 @@ def _judged(cycle: list[int], stuck: list[Stuck], of_rank: GroupsOfRank) -> Orde
     if len(worst) < len(stuck):
         return OrderDeadlock(cycle, worst, True, stuck)
     return OrderDeadlock(cycle, cycle, False, stuck)
+
+
+def _bystanders(stuck: list[Stuck], of_rank: GroupsOfRank) -> list[Stuck]:
+    """Ranks outside the circle that are stuck in one of its calls, and are in all groups whose order is in question."""
+    places = {_place(s) for s in stuck}
+    groups = list({id(s.group): s.group for s in stuck}.values())
+    inside = {s.rank for s in stuck}
+    ranks = sorted(r for r in groups[0].members if r not in inside and all(r in g.members for g in groups[1:]))
+    return [
+        s for s in (_stuck(rank, of_rank) for rank in ranks[:MAX_BYSTANDERS]) if s is not None and _place(s) in places
+    ]
 
 
 def _order_fits(stuck: Stuck, of_rank: GroupsOfRank) -> int:

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from torchtriage.flight.model import Group, Member
 
 
+MAX_BATCH = 64
+
+
 @dataclass(frozen=True)
 class Pair:
     """An unfinished send and the receive it meets."""
@@ -94,6 +97,39 @@ def unanswered_calls(cycle: Sequence[int], of_rank: Mapping[int, Sequence[tuple[
                 break
     inside = set(cycle)
     return [one for _, one in sorted(found.items()) if one.other in inside and one.other not in found]
+
+
+def left_out_calls(groups: Sequence[Group], of_rank: Mapping[int, Sequence[tuple[int, Group]]]) -> list[Unanswered]:
+    """Calls in which ranks are stuck though the peer has posted fewer, and has made collectives that come after them.
+
+    A batch with several peers is not judged: what the one has finished already looks as if it were left out.
+    """
+    found: dict[int, Unanswered] = {}
+    for group in groups if any(group.has_p2p for group in groups) else ():
+        for rank, member in group.members.items():
+            if rank in found or not member.p2p or _first_stuck_group(rank, of_rank.get(rank, ())) is not group:
+                continue
+            batch = [row for row in member.p2p if row[4] == member.p2p[0][4]][:MAX_BATCH]
+            places: set[int] = {row[2] if row[1] else row[3] for row in batch}
+            here = min(places)
+            other = group.members.get(group.ranks[here]) if here < len(group.ranks) else None
+            if len(places) > 1 or other is None or member.p2p[0][0] != member.first_open:
+                continue
+            lacking = [row for row in batch if _n_posted(other, 1 - row[1], row) < _n_posted(member, row[1], row)]
+            if lacking and _went_past(other.rank, rank, lacking[0][0], of_rank):
+                found[rank] = Unanswered(group, member, other.rank, lacking[0])
+    return [one for _, one in sorted(found.items()) if one.other not in found]
+
+
+def _went_past(rank: int, peer: int, index: int, of_rank: Mapping[int, Sequence[tuple[int, Group]]]) -> bool:
+    """Whether ``rank`` made a collective that ``peer`` made only after the entry ``index`` of its dump."""
+    for _, group in of_rank.get(rank, ()):
+        here, there = group.members[rank].track, group.members[peer].track if peer in group.members else None
+        if here is not None and there is not None:
+            shared = there.index_at(min(here.last, there.last))
+            if shared is not None and shared > index:
+                return True
+    return False
 
 
 def _first_stuck_group(rank: int, numbered: Sequence[tuple[int, Group]]) -> Group | None:

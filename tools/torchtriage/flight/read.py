@@ -35,7 +35,6 @@ MAX_ENTRIES = 200_000
 MAX_GROUPS = 4096
 MAX_RANKS = 65_536
 MAX_RANKS_CHARS = 1 << 20
-MAX_P2P_ROWS = 2000
 _KNOWN_KEYS = ("entries", "pg_config", "pg_status", "nccl_version", "comm_lib_version")
 _STATUS_FIELDS = ("last_enqueued_collective", "last_started_collective", "last_completed_collective")
 _FIELDS = (
@@ -85,7 +84,7 @@ def summarise(view: Any) -> dict[str, Any]:
     """The summary of a loaded dump.
 
     Keys: ``version``, ``comm_lib``, ``damaged``, ``cut`` (what came after the last entry is not known), ``notes``,
-    ``first_ns`` (creation times of the first entries: two processes never share them),
+    ``first_ns`` (creation times of the first entries: two processes never share them), ``timeout_ms``,
     ``entries_pointer`` and ``config_pointer`` (JSON Pointers),
     ``has_entries``, ``n_entries``, ``config`` ([key, name, desc, ranks as ``rank_lists.py`` packs them]), ``status``
     ([uid, enqueued, started, completed], values as found), ``tracks`` (per group of the entries: what ``columns.py``
@@ -114,6 +113,7 @@ def summarise(view: Any) -> dict[str, Any]:
         "damaged": False,
         "cut": False,
         "first_ns": _first_times(records or ()),
+        "timeout_ms": _timeout_ms(records or ()),
         "notes": notes,
         "entries_pointer": pointer,
         "config_pointer": "/pg_config" if as_mapping(top.get("pg_config")) is not None else None,
@@ -194,6 +194,13 @@ def _first_times(records: Any) -> list[int]:
     return times
 
 
+def _timeout_ms(records: Any) -> int | None:
+    """The shortest time-out of the newest entries that say theirs."""
+    newest = records[-64:]
+    timeouts = [as_int(entry.get("timeout_ms")) for record in newest if (entry := as_mapping(record)) is not None]
+    return min((timeout for timeout in timeouts if timeout is not None and timeout > 0), default=None)
+
+
 def _status(raw: Any) -> list[list[Any]]:
     """[uid, enqueued, started, completed]; the values stay as found (JSON dumps hold them as strings)."""
     rows: list[list[Any]] = []
@@ -214,6 +221,7 @@ class _EntryReader:
         self.tokens: dict[tuple[int, int, str], int] = {}
         self.n_read = 0
         self.n_odd = 0
+        self.any_finished = 0
         self._token_of: dict[tuple[Any, ...], int] = {}
         self._groups: dict[tuple[str, str, int], Columns] = {}
 
@@ -238,6 +246,7 @@ class _EntryReader:
                 continue
             self.n_read += 1
             finished = 1 if retired is True else _FINISHED_BY_STATE.get(state, 2) if state.__class__ is str else 2
+            self.any_finished |= finished
             created = created // 1_000_000 if created.__class__ is int and 0 < created < 1 << 63 else 0
             # A call like one before is the usual case: then this key is all that is looked at.
             site = sites.get(id(frames))
@@ -253,9 +262,12 @@ class _EntryReader:
                 route = self.signatures.routes[-1 - token]
                 if route is None and finished == 1:
                     columns.end_batch(as_int(entry.get("p2p_seq_id")) or 0)
-                if finished == 0 and route is not None and len(columns.p2p) < MAX_P2P_ROWS:
+                if finished == 0:
                     order = as_int(entry.get("p2p_seq_id")) or 0
-                    columns.p2p.append([index, *route, order, -1 - token, created])
+                    if route is not None:
+                        columns.p2p.append([index, *route, order, -1 - token, created])
+                    else:
+                        columns.open_batch(order)
                 continue
             if seq.__class__ is not int or not -1 <= seq < 1 << 62:
                 seq = as_int(seq if seq is not None else entry.get("seq_id"))
@@ -305,4 +317,10 @@ class _EntryReader:
 
     def tracks(self) -> list[dict[str, Any]]:
         """The columns of all groups, packed."""
+        if not self.any_finished:
+            names = self.signatures.rows
+            closing = {token for key, token in self.tokens.items() if names[key[0]][0].endswith("coalesced")}
+            for columns in self._groups.values():
+                columns.leave_out_finished_batches()
+                columns.leave_out_finished_parts(closing)
         return [pack_columns(columns) for columns in self._groups.values()]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 from torchtriage.artefacts.clean import clean_text
 from torchtriage.artefacts.identity import identity_of
-from torchtriage.artefacts.inputs import open_inputs
+from torchtriage.artefacts.inputs import open_inputs, path_names
 from torchtriage.artefacts.isolate import read_isolated
 from torchtriage.flight.analyze import FlightFindings, analyze
 from torchtriage.flight.environment import check_environment
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
+    from torchtriage.artefacts.inputs import Paths
     from torchtriage.artefacts.isolate import Outcome
     from torchtriage.report import Divergence
 
@@ -45,7 +46,7 @@ _WORDS = {
 
 
 def analyze_flight_recorder(
-    paths: Sequence[str],
+    paths: Paths,
     *,
     check_env: bool = False,
     roots: Sequence[Path] | None = None,
@@ -73,9 +74,9 @@ def analyze_flight_recorder(
     with open_inputs(paths, roots) as inputs:
         gaps = [*inputs.gaps, *inputs.unopened()]
         outcomes = read_isolated("flight", inputs.of("flight_recorder"), progress)
+        dumps = rank_dumps(outcomes)
     unreadable = [o for o in outcomes if o.error is not None]
     gaps.extend(f"{clean_text(o.artefact.name)}: {clean_text(o.error or '')}" for o in unreadable)
-    dumps = rank_dumps(outcomes)
     found = analyze(dumps)
     gaps.extend(found.gaps)
     status = _status(found, complete=not unreadable)
@@ -86,7 +87,7 @@ def analyze_flight_recorder(
         status=status,
         summary=_summary(status, found, len(dumps)),
         gaps=gaps,
-        next_checks=_next_checks(status, found, list(paths)),
+        next_checks=_next_checks(status, found, path_names(paths)),
         groups=found.groups,
         divergences=found.divergences,
         culprits=Culprits(ranks=found.culprit_ranks),
@@ -101,8 +102,16 @@ def rank_dumps(outcomes: Sequence[Outcome]) -> list[RankDump]:
     for outcome in outcomes:
         if outcome.error is None:
             identity = identity_of(outcome.artefact.name, trailing_number_is_rank=True)
-            dumps.append(RankDump(outcome.artefact.name, identity.rank, identity.host, outcome.result))
+            written_ms = _written_ms(outcome.artefact.path)
+            dumps.append(RankDump(outcome.artefact.name, identity.rank, identity.host, outcome.result, written_ms))
     return dumps
+
+
+def _written_ms(path: Path) -> int | None:
+    try:
+        return path.stat().st_mtime_ns // 1_000_000
+    except OSError:
+        return None
 
 
 def _status(found: FlightFindings, *, complete: bool) -> Status:
@@ -124,6 +133,12 @@ def _summary(status: Status, found: FlightFindings, n_dumps: int) -> str:
         if first.kind == "dump_missing" and n_dumps == 1:
             text += "; the only dump cannot be compared with anything"
         return text + "."
+    waits = [wait for signal in found.signals if (wait := signal.facts.get("oldest_wait_ms")) is not None]
+    if status == "in_step" and waits:
+        return (
+            f"All {n_dumps} ranks issue the same calls in all {len(found.groups)} groups; nothing had been unfinished "
+            f"for more than {max(waits) / 1000:.1f} s when they were dumped."
+        )
     if status == "in_step" and any(signal.facts.get("running") for signal in found.signals):
         return f"All {n_dumps} ranks issue the same calls in all {len(found.groups)} groups and went on when dumped."
     if status == "in_step":

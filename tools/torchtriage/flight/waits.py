@@ -104,7 +104,8 @@ def lags_of(group: Group, at: Mapping[int, Standing]) -> list[Lag]:
     everyone = min(s.enqueued for s in at.values())
     furthest = max(reached.values())
     slow = sorted(r for r, u in waiting.items() if u <= everyone and u <= furthest)
-    if slow:
+    # Where counters alone speak, that one is behind is also how often its watchdog has looked.
+    if slow and any(member.dump.summary["n_entries"] for member in group.members.values()):
         seq = min(waiting[r] for r in slow)
         peer = max((q for q in at if reached[q] >= seq), key=lambda q: (reached[q], -q))
         behind = furthest - min(reached[r] for r in slow)
@@ -160,6 +161,10 @@ def wait_graph(
                 if standing.unfinished is not None and (n := bisect_left(enqueued, standing.unfinished)):
                     edges.setdefault(rank, set()).add(-n_helpers - n)
             n_helpers += len(late)
+            if not late and (absent := group.missing):  # then nobody but these can be who is waited for
+                for rank, standing in at.items():
+                    if standing.unfinished is not None:
+                        edges.setdefault(rank, set()).add(absent[0])
             held = {r for r in at if at[r].unfinished == awaited and r in firsts and firsts[r][1] != number}
             if held:
                 n_helpers += 1
