@@ -10,8 +10,12 @@ from typing import Any
 
 from flight_recorder import TARGET_MB, largest_process_mb
 from flight_recorder import TARGETS_S as FLIGHT_TARGETS_S
+from log_scan import TARGET_MB as LOG_TARGET_MB
+from log_scan import TARGET_S as LOG_TARGET_S
+from log_scan import TARGET_SIZE_MB as LOG_SIZE_MB
 from measuring import RESULTS, ROOT, table
 from startup import TARGETS_S
+from symptoms import symptom_cells
 
 _MARK = "<!-- results: rendered by readme_tables.py -->"
 
@@ -21,7 +25,12 @@ def main() -> None:
     path = ROOT / "benchmarks" / "README.md"
     text = path.read_text(encoding="utf-8").partition(_MARK)[0].rstrip()
     parts = [text, _MARK]
-    for name, render in (("startup", startup_part), ("flight_recorder", flight_part)):
+    for name, render in (
+        ("startup", startup_part),
+        ("flight_recorder", flight_part),
+        ("log_scan", logs_part),
+        ("symptoms", symptoms_part),
+    ):
         source = RESULTS / f"{name}.json"
         if source.is_file():
             parts.append(render(json.loads(source.read_text(encoding="utf-8"))))
@@ -83,6 +92,39 @@ def flight_part(document: dict[str, Any]) -> str:
     target = f"Targets for 2,000 calls per rank: {by_ranks}; no process above {TARGET_MB:.0f} MB."
     notes = "".join(f" {note}." for note in document["notes"])
     return f"## Flight recorders\n\n{_where(document)} {target}{notes}\n\n{table(header, lines)}"
+
+
+def logs_part(document: dict[str, Any]) -> str:
+    """Time and memory on large logs, and the engines that look for literals."""
+    lines = [
+        [
+            row["log"], row["program"], f"{row['median_s']:.2f}", f"{row['cpu_s']:.2f}", f"{row['peak_tree_mb']:.0f}",
+            {None: "", True: "yes", False: "**no**"}[row["right"]], f"{row['disturbed_runs']} of {row['runs']}",
+        ]
+        for row in document["rows"]
+    ]  # fmt: skip
+    header = ["log", "program", "wall s", "cpu s", "peak MB", "right", "disturbed runs"]
+    engines = table(
+        ["engine", "start-up ms", "MB/s"],
+        [[engine["engine"], engine["startup_ms"], engine["mb_per_s"]] for engine in document["engines"]],
+    )
+    target = (
+        f"Target for {LOG_SIZE_MB} MB: {LOG_TARGET_S:.0f} s and {LOG_TARGET_MB:.0f} MB, parent and workers together."
+    )
+    return (
+        f"## Large logs\n\n{_where(document)} {target}\n\n{table(header, lines)}\n\n"
+        f"Ways to look for all {document['n_literals']} literals at once; the first is used: it starts at once, "
+        f"weighs 1 MB, and looks at shapes of lines that were not met before, which are few.\n\n{engines}"
+    )
+
+
+def symptoms_part(document: dict[str, Any]) -> str:
+    """How often the first answer on a description is right."""
+    header = ["branch", "reports", "first answer right", "among five", "diagnosed", "suspected", "titles alone"]
+    return (
+        f"## Descriptions in words\n\nLabelled failure reports, {document['half']} halves; torchtriage "
+        f"{document['versions']['torchtriage']}.\n\n{table(header, [symptom_cells(row) for row in document['rows']])}"
+    )
 
 
 def _where(document: dict[str, Any]) -> str:

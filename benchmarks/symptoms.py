@@ -53,7 +53,7 @@ def main() -> None:
     rows = _measured(items, each=args.each)
     write_results(args.output, {"versions": versions("torchtriage"), "half": args.half or "both"}, rows)
     header = ["branch", "reports", "first answer right", "among five", "diagnosed", "suspected", "titles alone"]
-    print(table(header, [_cells(row) for row in rows]))
+    print(table(header, [symptom_cells(row) for row in rows]))
 
 
 def _measured(items: Sequence[dict[str, Any]], *, each: bool) -> list[dict[str, Any]]:
@@ -92,7 +92,8 @@ def _nearest(titles: dict[str, str], text: str) -> str | None:
     return ranked[0] if ranked else None
 
 
-def _cells(row: dict[str, Any]) -> list[str]:
+def symptom_cells(row: dict[str, Any]) -> list[str]:
+    """One row of the table."""
     statuses = [f"{row.get(f'{s} right', 0)} of {row.get(s, 0)} right" for s in ("diagnosed", "suspected")]
     share = f"{row['first']} ({row['first'] / row['n']:.0%})"
     return [row["branch"], str(row["n"]), share, str(row["five"]), *statuses, str(row["titles"])]

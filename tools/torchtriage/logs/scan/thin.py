@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from torchtriage.logs.records import PatternSet
 
 # Below this in all, reading every line takes about as long as starting the workers.
-THIN_FROM_BYTES = 6 << 20
+THIN_FROM_BYTES = 4 << 20
 PACKED_RATIO = 10  # about how much larger the text of a compressed log is
 MIN_PART_BYTES = 4 << 20
 # About as many lines of a job as are then read in a second or two.
-BUDGET_LINES = 80_000
+BUDGET_LINES = 24_000
 MIN_BUDGET_LINES = 4_000
 _HEAD_LINES = 200
 _MAX_LINE_BYTES = 16 << 20
