@@ -18,7 +18,6 @@ CASES = sorted((Path(__file__).parents[2] / "evals" / "cases").iterdir())
 UNDECIDED = {
     "case-005": "the memory snapshot, which is not judged yet, holds what was live",
     "case-013": "only one number in the log differs, and nothing failed",
-    "case-016": "the message alone does not tell whose memory it is",
     "case-018": "memory snapshots were given and are not judged yet",
     "case-023": "nvidia-smi output is not judged yet",
     "case-055": "the run was looked at while it ran, and its end is not in the log",

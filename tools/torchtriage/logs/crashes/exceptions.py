@@ -208,6 +208,7 @@ def memory_facts(message: str) -> dict[str, Any]:
         facts["reserved_unallocated_bytes"] = max(0, _bytes(match) - (facts["allocated_bytes"] or 0))
     others = [_bytes(match) for match in _OTHERS.finditer(message)][:64]
     facts["this_process_bytes"], facts["other_processes_bytes"] = _own_and_others(facts, others)
+    facts["n_other_processes"] = len(facts["other_processes_bytes"])
     gpu = re.search(r"\bGPU (\d{1,3})\b", message)
     facts["gpu"] = int(gpu[1]) if gpu else None
     facts |= _shares(facts)
