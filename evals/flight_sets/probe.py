@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from flight_sets import shapes as S
-from flight_sets.generate import Form, Job, Op, Run, play, write
+from flight_sets.dumps import Form, write
+from flight_sets.generate import Job, Op, Run, play
 from torchtriage import analyze_flight_recorder
 
 CLASSES = ("skip", "extra", "type", "size", "dtype", "order", "p2p", "early", "host", "gpu", "joined", "missing")

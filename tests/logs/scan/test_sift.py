@@ -33,6 +33,16 @@ def thin(lines: list[str], *, budget: int = 60_000, block_bytes: int = 1 << 16) 
     return kept
 
 
+def log_in_parts(folder: Path, monkeypatch: pytest.MonkeyPatch, lines: list[str], part_bytes: int, n: int) -> Artefact:
+    """A log of these lines that up to ``n`` workers thin, in parts of at least ``part_bytes``."""
+    monkeypatch.setattr("torchtriage.logs.scan.thin.THIN_FROM_BYTES", 0)
+    monkeypatch.setattr("torchtriage.logs.scan.thin.MIN_PART_BYTES", part_bytes)
+    monkeypatch.setattr("torchtriage.logs.scan.thin.os.cpu_count", lambda: n)
+    path = folder / "train.log"
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return Artefact("train.log", path, "log", "text", None, path.stat().st_size)
+
+
 def step_lines(n_steps: int, n_ranks: int = 4) -> list[str]:
     return [
         f"[rank{rank}]: 2026-11-30 12:{step // 60 % 60:02d}:{step % 60:02d} step {step} loss {7.5 - step / 1e6:.6f}"
@@ -135,13 +145,8 @@ def test_very_many_ranks_keep_the_least_of_each() -> None:
 def test_parts_of_one_file_are_put_together_with_the_right_line_numbers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("torchtriage.logs.scan.thin.THIN_FROM_BYTES", 0)
-    monkeypatch.setattr("torchtriage.logs.scan.thin.MIN_PART_BYTES", 100_000)
-    monkeypatch.setattr("torchtriage.logs.scan.thin.os.cpu_count", lambda: 5)
     lines = step_lines(4000)
-    path = tmp_path / "train.log"
-    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    log = Artefact("train.log", path, "log", "text", None, path.stat().st_size)
+    log = log_in_parts(tmp_path, monkeypatch, lines, 100_000, 5)
     patterns = PatternSet([LogPattern("a", TELLING[0])])
 
     jobs = thinning_jobs([log], patterns)
@@ -195,13 +200,8 @@ def test_a_value_that_is_no_number_is_kept_with_the_rows_before_it() -> None:
 
 
 def test_lines_behind_a_part_that_was_lost_keep_their_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("torchtriage.logs.scan.thin.THIN_FROM_BYTES", 0)
-    monkeypatch.setattr("torchtriage.logs.scan.thin.MIN_PART_BYTES", 60_000)
-    monkeypatch.setattr("torchtriage.logs.scan.thin.os.cpu_count", lambda: 3)
     lines = step_lines(1000)
-    path = tmp_path / "train.log"
-    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    log = Artefact("train.log", path, "log", "text", None, path.stat().st_size)
+    log = log_in_parts(tmp_path, monkeypatch, lines, 60_000, 3)
     jobs = thinning_jobs([log], PatternSet([]))
     outcomes = run_jobs(jobs)
     outcomes[0] = Outcome(log, error="given up")
@@ -218,14 +218,9 @@ def test_lines_behind_a_part_that_was_lost_keep_their_numbers(tmp_path: Path, mo
 def test_an_endless_line_at_the_border_of_parts_is_not_cut_in_two(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("torchtriage.logs.scan.thin.THIN_FROM_BYTES", 0)
-    monkeypatch.setattr("torchtriage.logs.scan.thin.MIN_PART_BYTES", 1)
     monkeypatch.setattr("torchtriage.logs.scan.thin._MAX_LINE_BYTES", 50_000)
-    monkeypatch.setattr("torchtriage.logs.scan.thin.os.cpu_count", lambda: 2)
     lines = [*step_lines(50), "x" * 200_000, *step_lines(50)]
-    path = tmp_path / "train.log"
-    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    log = Artefact("train.log", path, "log", "text", None, path.stat().st_size)
+    log = log_in_parts(tmp_path, monkeypatch, lines, 1, 2)
 
     jobs = thinning_jobs([log], PatternSet([]))
     thinned = thinned_logs(jobs, run_jobs(jobs), [])["train.log"]

@@ -113,8 +113,18 @@ def _bm25(index: _Index, wanted: Sequence[str]) -> dict[str, float]:
     return scores
 
 
+_loaded: dict[str, _Index] = {}
+
+
 def _search_index(playbook: Playbook) -> _Index:
-    """Index of the entries, their reports included, kept beside the compiled playbook."""
+    """Index of the entries, their reports included; read or made once per process."""
+    if playbook.key not in _loaded:
+        _loaded[playbook.key] = _load_index(playbook)
+    return _loaded[playbook.key]
+
+
+def _load_index(playbook: Playbook) -> _Index:
+    """The index as it is kept beside the compiled playbook, or made anew and kept."""
     path = cache_folder() / f"search-{INDEX_VERSION}-{playbook.key}.json"
     try:
         kept: Any = json.loads(path.read_bytes())

@@ -101,11 +101,12 @@ def gather(inputs: Inputs, book: Playbook, progress: Callable[[int, int], None] 
     logs = inputs.of("log")
     findings.notes.extend(inputs.notes)
     jobs = [Job(TASK_OF_KIND[a.kind], a) for a in inputs.artefacts if a.kind in TASK_OF_KIND]
-    thinning = _thinning_jobs(logs, book) if logs else []
+    patterns = log_patterns(book) if logs else None
+    thinning = _thinning_jobs(logs, patterns) if patterns is not None else []
     outcomes = run_jobs([*jobs, *thinning], progress) if jobs or thinning else []
     sources = _log_sources(logs, thinning, outcomes[len(jobs) :], findings.losses) if logs else []
     outcomes = outcomes[: len(jobs)]
-    log_findings = scan_logs(sources, book, findings) if logs else None
+    log_findings = scan_logs(sources, book, findings, patterns) if logs else None
     rank_of_pid = dict(log_findings.rank_of_pid) if log_findings else {}
     if recorded := inputs.of("rank_note"):
         from torchtriage.stacks.tool import ranks_of_pids
@@ -132,20 +133,27 @@ def gather(inputs: Inputs, book: Playbook, progress: Callable[[int, int], None] 
     return findings
 
 
-def scan_logs(sources: Sequence[LogSource], book: Playbook, findings: Findings) -> LogFindings:
-    """Scan logs (or a pasted text) for events, the playbook's texts and known messages; add what was observed."""
+def scan_logs(
+    sources: Sequence[LogSource], book: Playbook, findings: Findings, patterns: PatternSet | None = None
+) -> LogFindings:
+    """Scan logs (or a pasted text) for events, the playbook's texts and known messages; add what was observed.
+
+    ``patterns`` are those of :func:`log_patterns`, where the caller has them already.
+    """
+    from torchtriage.knowledge.templates import template_of_pattern
     from torchtriage.logs.analyze import analyze
     from torchtriage.logs.scan.messages import readings
     from torchtriage.logs.scan.read import scan
 
-    wanted = patterns_of(c for e in book.entries.values() for c in e.conditions())
     known = {template.key: template for template in book.templates.values()}
-    timeline = scan(sources, log_patterns(book))
+    timeline = scan(sources, patterns or log_patterns(book))
     found = analyze(timeline)
     findings.kinds_read.add("log")
     findings.ranks.update(found.ranks_seen)
     findings.observations.extend(_of_signal(s) for s in found.signals)
-    findings.observations.extend(_of_match(m) for m in found.pattern_matches if m.pattern_id in wanted)
+    findings.observations.extend(
+        _of_match(m) for m in found.pattern_matches if template_of_pattern(m.pattern_id) is None
+    )
     messages = readings(timeline.hits, {key: template.regex for key, template in known.items()})
     findings.observations.extend(_of_message(m, known[m.key]) for m in messages)
     findings.notes.extend(found.notes)
@@ -162,10 +170,10 @@ def log_patterns(book: Playbook) -> PatternSet:
     return PatternSet(patterns)
 
 
-def _thinning_jobs(logs: Sequence[Artefact], book: Playbook) -> list[Job]:
+def _thinning_jobs(logs: Sequence[Artefact], patterns: PatternSet) -> list[Job]:
     from torchtriage.logs.scan.thin import thinning_jobs
 
-    return thinning_jobs(logs, log_patterns(book))
+    return thinning_jobs(logs, patterns)
 
 
 def _log_sources(

@@ -52,8 +52,8 @@ def compose_symptom(text: str, book: Playbook, decision: Decision, findings: Fin
             verdict.candidates.append(Candidate(failure_mode=entry_id, confidence=round(SEARCHED / (rank + 2), 3)))
     verdict.candidates.sort(key=lambda c: -c.confidence)
     verdict.confidence = verdict.candidates[0].confidence if verdict.candidates else 0.0
-    said = search(book, _without_symptoms(text, findings), 2)
-    if not paths and _is_clear(said) and said[0][0] not in {r.failure_mode for r in verdict.ruled_out}:
+    said = search(book, _without_symptoms(text, findings), 2) if not paths else []
+    if _is_clear(said) and said[0][0] not in {r.failure_mode for r in verdict.ruled_out}:
         _suspect(verdict, book, said[0][0], text)
     if branch and not paths:
         verdict.next_checks.insert(0, NextCheck(tool="triage", arguments={"paths": ["FOLDER"]}, why=branch["collect"]))

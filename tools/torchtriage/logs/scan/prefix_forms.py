@@ -147,6 +147,10 @@ _LABEL_HEADS = {
 }
 
 
+HEAD_LINES = 200
+"""How many of a log's first lines :func:`looks_labelled` is asked about."""
+
+
 def looks_labelled(head: list[str]) -> str:
     """Which launcher labels every line, by a log's first ones: "srun", "hydra", "pdsh", "stern", or "" for none.
 

@@ -11,9 +11,20 @@ import itertools
 import re
 from dataclasses import dataclass
 
-from torchtriage.logs.scan.prefix_forms import FILLER, LABELS, looks_labelled, match_token
+from torchtriage.logs.scan.prefix_forms import FILLER, HEAD_LINES, LABELS, looks_labelled, match_token
 
-__all__ = ["GROUP", "PROCESS", "STRONG", "TASK", "Prefix", "Span", "looks_labelled", "parse_prefix", "split_glued"]
+__all__ = [
+    "GROUP",
+    "HEAD_LINES",
+    "PROCESS",
+    "STRONG",
+    "TASK",
+    "Prefix",
+    "Span",
+    "looks_labelled",
+    "parse_prefix",
+    "split_glued",
+]
 
 Span = tuple[int, int]
 

@@ -29,7 +29,7 @@ from torchtriage.logs.records import (
 )
 from torchtriage.logs.scan.literals import DIGITS
 from torchtriage.logs.scan.plans import Piece, plan_line
-from torchtriage.logs.scan.prefixes import GROUP, STRONG, looks_labelled
+from torchtriage.logs.scan.prefixes import GROUP, HEAD_LINES, STRONG, looks_labelled
 from torchtriage.logs.scan.prose import is_negated
 from torchtriage.logs.timeline.order import put_in_order
 from torchtriage.logs.timeline.tasks import Tasks
@@ -47,7 +47,6 @@ _MAX_PLANS = 20_000
 _MAX_PLAN_CHARS = 16 << 20
 _MAX_CACHED_TEMPLATE = 4096
 _MAX_OPEN_TRACEBACKS = 4096
-_HEAD_LINES = 200
 _MAX_HIT_KEYS = 50_000
 _REGEX_CHARS = 8192
 _INIT_RANK = re.compile(r"\brank (?P<rank>\d{1,7}) n[rR]anks (?P<n>\d{1,7})\b")
@@ -116,7 +115,7 @@ class _Scanner:
         number = 0
         try:
             lines = source.numbered()
-            head = list(itertools.islice(lines, _HEAD_LINES))
+            head = list(itertools.islice(lines, HEAD_LINES))
             thinned = source.thinned
             labelled = looks_labelled([line for _, _, line in head]) if thinned is None else thinned.labelled
             for number, weight, line in itertools.chain(head, lines):

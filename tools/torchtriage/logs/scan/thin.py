@@ -15,7 +15,7 @@ from torchtriage.artefacts.text import file_chunks, is_plain, read_lines
 from torchtriage.errors import UnreadableError
 from torchtriage.logs.records import Thinned
 from torchtriage.logs.scan.plans import CORE, HINTS
-from torchtriage.logs.scan.prefixes import looks_labelled
+from torchtriage.logs.scan.prefixes import HEAD_LINES, looks_labelled
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,7 +32,6 @@ MIN_PART_BYTES = 4 << 20
 # About as many lines of a job as are then read in a second or two.
 BUDGET_LINES = 24_000
 MIN_BUDGET_LINES = 4_000
-_HEAD_LINES = 200
 _MAX_LINE_BYTES = 16 << 20
 
 
@@ -123,6 +122,6 @@ def _count_lines(job: Job) -> int:
 
 def _is_labelled(log: Artefact) -> str:
     try:
-        return looks_labelled(list(islice(read_lines(log), _HEAD_LINES)))
+        return looks_labelled(list(islice(read_lines(log), HEAD_LINES)))
     except UnreadableError:
         return ""
