@@ -2,7 +2,8 @@
 
 A call that was enqueued a moment ago and is not finished is what every running job has; one that the watchdog or a
 person waited for is a hang. The calls carry the time of their creation, and the file that of its writing. A copy may
-have given the file a later time, so a file can only tell that calls are young: nothing here shows that they are old.
+have given the file a later time, so that a call looks old says little by itself; that nearly all are as old as their
+time-out, when the watchdog writes dumps, is no accident of copying.
 """
 
 from __future__ import annotations
@@ -17,25 +18,43 @@ if TYPE_CHECKING:
 YOUNG_MS = 5000
 TIMEOUT_SHARE = 5
 """A call is young for this part of its time-out at most."""
+LEAST_WAITED = 0.9
+DUMPED_WITHIN_MS = 180_000
+"""A watchdog's dump is written this soon after the time-out: it looks every second and lets dumps take a minute."""
 CLOCK_SLACK_MS = 2000
 """By how much a file's time may be before that of the newest call in it: archives keep even seconds, servers differ."""
 
 
 def oldest_wait_ms(groups: Sequence[Group]) -> int | None:
     """How long the oldest unfinished call had waited, if all unfinished calls are known to be young; else None."""
-    since: dict[int, int] = {}
+    oldest = _oldest_calls(groups)
+    waits = [wait for dump, since in oldest if since and (wait := _young_wait_ms(dump, since)) is not None]
+    return max(waits) if waits and len(waits) == len(oldest) else None
+
+
+def waited_for_their_timeout(groups: Sequence[Group]) -> bool:
+    """Whether most dumps were written just after their oldest unfinished call had waited for its time-out."""
+    oldest = _oldest_calls(groups)
+    n_waited = 0
+    for dump, since_ms in oldest:
+        timeout_ms = dump.summary["timeout_ms"]
+        if since_ms and timeout_ms and dump.written_ms is not None:
+            waited_ms = dump.written_ms - since_ms
+            n_waited += LEAST_WAITED * timeout_ms <= waited_ms <= timeout_ms + DUMPED_WITHIN_MS
+    return 2 * n_waited > len(oldest)
+
+
+def _oldest_calls(groups: Sequence[Group]) -> list[tuple[RankDump, int | None]]:
+    """For each dump with unfinished calls, when the oldest of them was made."""
+    since: dict[int, int | None] = {}
     dumps: dict[int, RankDump] = {}
     for group in groups:
         for rank, member in group.members.items():
-            if member.first_open is None:
-                continue
-            created_ms = _created_ms(member)
-            if created_ms is None:
-                return None
-            since[rank] = min(created_ms, since.get(rank, created_ms))
-            dumps[rank] = member.dump
-    waits = [wait for rank, dump in dumps.items() if (wait := _young_wait_ms(dump, since[rank])) is not None]
-    return max(waits) if waits and len(waits) == len(dumps) else None
+            if member.first_open is not None:
+                created_ms, known_ms = _created_ms(member), since.get(rank, 1 << 62)
+                since[rank] = None if created_ms is None or known_ms is None else min(created_ms, known_ms)
+                dumps[rank] = member.dump
+    return [(dump, since[rank]) for rank, dump in dumps.items()]
 
 
 def _created_ms(member: Member) -> int | None:

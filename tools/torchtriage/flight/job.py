@@ -38,6 +38,8 @@ def build_job(dumps: Sequence[RankDump]) -> Job:
     shared = Shared(vocabulary)
     groups: _Groups = {}
     unlisted: dict[tuple[str, str], list[Member]] = {}
+    # Where one dump holds finished calls, all would; else they are of active calls alone, and lose none to the ring.
+    whole = any(dump.summary["any_finished"] for dump in chosen.values())
     for rank in sorted(chosen):
         dump = chosen[rank]
         shown = clean_text(dump.artefact)
@@ -48,7 +50,7 @@ def build_job(dumps: Sequence[RankDump]) -> Job:
                 "nor as finished there"
             )
         try:
-            _add_dump(rank, dump, shared, lists, groups, unlisted, gaps)
+            _add_dump(rank, dump, shared, lists, groups, unlisted, gaps, whole=whole)
         except (ValueError, KeyError, TypeError, IndexError, OverflowError) as error:
             gaps.append(f"{shown}: its summary does not fit together ({type(error).__name__}); not used")
     _add_doubtful(doubtful, lists, groups)
@@ -116,6 +118,8 @@ def _add_dump(
     groups: _Groups,
     unlisted: dict[tuple[str, str], list[Member]],
     gaps: list[str],
+    *,
+    whole: bool,
 ) -> None:
     summary = dump.summary
     tables = shared.tables(summary["tables"])
@@ -155,7 +159,9 @@ def _add_dump(
         member.n_p2p = track["n_p2p"]
         member.p2p = track["p2p"]
         calls = shared.calls(tables, track)
-        member.track = Track(rank, dump, tables, calls, track, bool(summary["cut"])) if calls is not None else None
+        if calls is not None:
+            lost_before = whole and summary["first_id"] > 0
+            member.track = Track(rank, dump, tables, calls, track, bool(summary["cut"]), lost_before)
     _pair_status(summary, members, uid_of)
 
 

@@ -160,6 +160,8 @@ class Track:
     packed: Mapping[str, Any]
     cut: bool = False
     """Whether later calls may be lost: nothing is known behind ``last`` then."""
+    lost_before: bool = False
+    """Whether the ring buffer has overwritten older calls, of which some may be unfinished."""
 
     @property
     def first(self) -> int:
@@ -249,6 +251,11 @@ class Group:
     def missing(self) -> list[int]:
         """Ranks of the group that left no dump."""
         return [rank for rank in self.ranks if rank not in self.members]
+
+    @property
+    def has_unfinished(self) -> bool:
+        """Whether any of its ranks has something unfinished in it."""
+        return any(member.first_open is not None for member in self.members.values())
 
     @property
     def has_cut(self) -> bool:

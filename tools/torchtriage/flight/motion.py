@@ -45,7 +45,7 @@ def _just_finished(member: Member) -> bool:
     """
     track = member.track
     completed = as_int(member.status[3]) if member.status is not None else None
-    if track is None or track.cut or completed is None:
+    if track is None or track.cut or completed is None or (track.lost_before and track.first_unfinished == track.first):
         return False
     finished = track.last if track.first_unfinished is None else track.first_unfinished - 1
     return finished > 0 and completed < finished

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
+from torchtriage.flight.circles import blamed, untying
 from torchtriage.flight.history import place_of
-from torchtriage.flight.waits import blamed, in_circles
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -17,10 +17,8 @@ if TYPE_CHECKING:
     from torchtriage.flight.waits import Lag
 
 MAX_HISTORY_CALLS = 512
-MAX_STUCK_GROUPS = 64
 MAX_GROUPS = 256
 MAX_STUCK_RANKS = 64
-MAX_TRIED = 8
 MAX_BYSTANDERS = 256
 
 
@@ -78,11 +76,12 @@ def deadlock_of(cycle: Sequence[int], of_rank: GroupsOfRank, waits: Mapping[int,
     if len(stuck) < 2 or len({_place(s) for s in stuck}) < 2:
         return None
     deadlock = _judged(list(cycle), stuck, of_rank)
-    if not deadlock.sure or not 1 < len(deadlock.deviating) <= MAX_TRIED:
-        return deadlock
-    # Of several, one without which nobody would wait in a circle is the cause, and the others wait because of it.
-    alone = [rank for rank in deadlock.deviating if in_circles(waits, without=rank).isdisjoint(cycle)]
-    return replace(deadlock, deviating=alone) if len(alone) == 1 else deadlock
+    alone = untying(cycle, waits)
+    if len(alone) == 1:
+        return replace(deadlock, deviating=alone, sure=True)
+    # Of several of which each would untie it, those whose order differs from before or from most.
+    both = [rank for rank in deadlock.deviating if rank in alone]
+    return replace(deadlock, deviating=both) if deadlock.sure and both else deadlock
 
 
 def entered_alone(deadlock: OrderDeadlock, vocabulary: Vocabulary) -> list[int]:
@@ -110,17 +109,17 @@ def _called_before(stuck: Stuck, others: Sequence[Stuck], vocabulary: Vocabulary
     return False
 
 
-def went_past(lag: Lag, groups: Sequence[Group]) -> bool:
-    """Whether the late ranks issued, in another group, a call that a peer issued only after the one that they lack."""
-    late, peer = lag.group.members[lag.ranks[0]], lag.group.members[lag.peer]
+def has_gone_past(rank: int, lag: Lag, of_rank: GroupsOfRank) -> bool:
+    """Whether a late rank issued, in another group, a call that a peer issued only after the one that it lacks."""
+    peer = lag.group.members[lag.peer]
     missed_at = peer.track.index_at(lag.seq) if peer.track is not None else None
-    if lag.kind != "behind_on_enqueue" or missed_at is None:
+    if missed_at is None:
         return False
-    for group in groups[:MAX_GROUPS]:
-        here, there = group.members.get(late.rank), group.members.get(peer.rank)
-        if group is lag.group or here is None or there is None or here.track is None or there.track is None:
+    for _, group in of_rank.get(rank, ())[:MAX_GROUPS]:
+        here, there = group.members[rank].track, group.members.get(peer.rank)
+        if group is lag.group or here is None or there is None or there.track is None:
             continue
-        shared = there.track.index_at(min(here.track.last, there.track.last))
+        shared = there.track.index_at(min(here.last, there.track.last))
         if shared is not None and shared > missed_at:
             return True
     return False
@@ -188,11 +187,11 @@ def _stuck(rank: int, of_rank: GroupsOfRank) -> Stuck | None:
     return best
 
 
-def held_up(of_rank: GroupsOfRank) -> tuple[set[int], list[list[int]]]:
-    """(groups whose first unfinished calls no other group's hold up, circles of groups that hold each other up).
+def not_held_up(of_rank: GroupsOfRank) -> set[int]:
+    """Groups, by number, whose first unfinished calls no other group's hold up.
 
     A rank's calls run in the order in which it issued them, so its first unfinished call of one group waits for the one
-    of another group that it issued before. Groups are given by their numbers.
+    of another group that it issued before.
     """
     after: dict[int, set[int]] = {}
     for rank, numbered in of_rank.items():
@@ -202,30 +201,4 @@ def held_up(of_rank: GroupsOfRank) -> tuple[set[int], list[list[int]]]:
             after.setdefault(number, set())
         for (_, before), (_, number) in pairwise(calls):
             after[number].add(before)
-    return blamed(after)
-
-
-def crossed_orders(
-    groups: Sequence[Group], of_rank: GroupsOfRank, circle: Sequence[int], joined: Mapping[int, int]
-) -> OrderDeadlock | None:
-    """Groups whose stuck calls all members joined, but not all in the same order.
-
-    Args:
-        groups: all groups.
-        of_rank: the groups of each rank.
-        circle: positions in ``groups`` of those that hold each other up.
-        joined: for positions in ``groups``, the call that all members joined and none finished.
-    """
-    if any(number not in joined for number in circle):
-        return None
-    per_rank: dict[int, list[Stuck]] = {}
-    for number in circle[:MAX_STUCK_GROUPS]:
-        seq = joined[number]
-        for rank, member in groups[number].members.items():
-            track = member.track
-            index = track.index_at(seq) if track is not None else None
-            if track is not None and index is not None:
-                here = Stuck(rank, groups[number], track, seq, None, index, track.time_ms(seq))
-                per_rank.setdefault(rank, []).append(here)
-    stuck = [min(calls, key=lambda s: s.index) for _, calls in sorted(per_rank.items()) if len(calls) > 1]
-    return _judged([s.rank for s in stuck], stuck, of_rank) if len(stuck) > 1 else None
+    return blamed(after)[0]

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from torchtriage.artefacts.view import load_view
 from torchtriage.errors import UnreadableError
-from torchtriage.flight.columns import Columns, pack_columns
+from torchtriage.flight.columns import FINISHED, Columns, pack_columns
 from torchtriage.flight.rank_lists import pack_ranks
 from torchtriage.flight.tables import (
     SignatureTable,
@@ -85,10 +85,13 @@ def summarise(view: Any) -> dict[str, Any]:
 
     Keys: ``version``, ``comm_lib``, ``damaged``, ``cut`` (what came after the last entry is not known), ``notes``,
     ``first_ns`` (creation times of the first entries: two processes never share them), ``timeout_ms``,
-    ``entries_pointer`` and ``config_pointer`` (JSON Pointers),
-    ``has_entries``, ``n_entries``, ``config`` ([key, name, desc, ranks as ``rank_lists.py`` packs them]), ``status``
-    ([uid, enqueued, started, completed], values as found), ``tracks`` (per group of the entries: what ``columns.py``
-    packs), ``tables`` (what the columns refer to, as JSON text, because nearly all ranks have the same).
+    ``entries_pointer`` and ``config_pointer`` (JSON Pointers), ``has_entries``, ``n_entries``,
+    ``first_id`` (record_id of the first entry: how many the ring buffer lost before it),
+    ``any_finished`` (else it may be one of active calls alone),
+    ``config`` ([key, name, desc, ranks as ``rank_lists.py`` packs them]),
+    ``status`` ([uid, enqueued, started, completed], values as found),
+    ``tracks`` (per group of the entries: what ``columns.py`` packs),
+    ``tables`` (what the columns refer to, as JSON text, because nearly all ranks have the same).
     """
     top, entries, pointer = _parts(view)
     notes: list[str] = []
@@ -119,6 +122,8 @@ def summarise(view: Any) -> dict[str, Any]:
         "config_pointer": "/pg_config" if as_mapping(top.get("pg_config")) is not None else None,
         "has_entries": records is not None,
         "n_entries": reader.n_read,
+        "first_id": _first_id(records),
+        "any_finished": bool(reader.any_finished & FINISHED),
         "config": _config(top.get("pg_config"), notes),
         "status": status,
         "tracks": reader.tracks(),
@@ -179,6 +184,11 @@ def _ranks_text(ranks: Any) -> str:
     numbers = [as_int(n) for n in listed] if len(listed) <= MAX_RANKS else []
     # A list with a rank left out would be another group.
     return f"[{', '.join(map(str, numbers))}]" if numbers and None not in numbers else ""
+
+
+def _first_id(records: Any) -> int:
+    first = as_mapping(records[0]) if records else None
+    return max(0, (as_int(first.get("record_id")) if first is not None else None) or 0)
 
 
 def _first_times(records: Any) -> list[int]:

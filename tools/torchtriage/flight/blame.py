@@ -1,0 +1,260 @@
+"""Whose doing it is: differences of calls, waits over all groups, and what is left when nobody can be named."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from torchtriage.flight.age import oldest_wait_ms, waited_for_their_timeout
+from torchtriage.flight.align import find_departures
+from torchtriage.flight.circles import blamed, untying
+from torchtriage.flight.compare import TooMuchWorkError
+from torchtriage.flight.findings import (
+    Finding,
+    from_deadlock,
+    from_departure,
+    from_joined,
+    from_lag,
+    from_missing,
+    from_p2p,
+    from_unanswered,
+)
+from torchtriage.flight.lags import ranks_that_went_past, roots_and_followers
+from torchtriage.flight.motion import ranks_in_motion
+from torchtriage.flight.order import deadlock_of, groups_of_ranks, not_held_up
+from torchtriage.flight.p2p import left_out_calls, mismatched_pairs, unanswered_calls
+from torchtriage.flight.wait_graph import heads_of, wait_graph
+from torchtriage.flight.waits import joined_by_all, not_started, standings
+from torchtriage.wording import rank_words
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from torchtriage.flight.align import Comparison
+    from torchtriage.flight.job import Job
+    from torchtriage.flight.model import Group, Vocabulary
+    from torchtriage.flight.order import GroupsOfRank, OrderDeadlock
+    from torchtriage.flight.p2p import Unanswered
+    from torchtriage.flight.wait_graph import Waits
+    from torchtriage.flight.waits import Standing
+
+_CONSERVED_FROM = (2, 4)  # all_to_all sizes are recorded rightly from schema 2.4 on (fr_trace, torch 2.13)
+
+
+@dataclass
+class Judged:
+    """What diverges, first mover first; how many differences cannot be what a job hangs in; ranks still in motion."""
+
+    findings: list[Finding] = field(default_factory=list[Finding])
+    n_settled: int = 0
+    moving: set[int] = field(default_factory=set[int])
+
+
+@dataclass
+class _Board:
+    """The groups that can diverge and where their ranks stand."""
+
+    job: Job
+    groups: list[Group]
+    at: list[dict[int, Standing]]
+    of_rank: GroupsOfRank
+    diverged: set[int] = field(default_factory=set[int])
+    """Positions in ``groups`` of those whose calls do not fit, so that their counts say nothing more."""
+
+
+def judge_job(job: Job) -> Judged:
+    """Judge all groups of a job together; what could not be judged goes to its gaps."""
+    shared = [group for group in job.groups if len(group.ranks) > 1]
+    board = _Board(job, shared, [standings(group) for group in shared], groups_of_ranks(shared))
+    vocabulary = job.vocabulary
+    departures, n_settled = _departures(board)
+    moving = _moving(board)
+    open_ended = {rank for group_at in board.at for rank, standing in group_at.items() if standing.open_ended}
+    uncertain = open_ended | moving
+    waits = _waits(board, in_order=not departures and not uncertain)
+    ends, cycles = blamed(waits)
+    unanswered, deadlocks = _circles(board, [c for c in cycles if uncertain.isdisjoint(c)], waits)
+    departures += map(from_unanswered, unanswered)
+    tied = {rank for deadlock in deadlocks for rank in deadlock.cycle}
+    # A circle of which a part is lost tells of nobody in it.
+    tied.update(rank for cycle in cycles if not open_ended.isdisjoint(cycle) for rank in cycle)
+    tied.update(rank for one in unanswered for rank in one.ranks)
+    tied |= _may_wait_elsewhere(shared)
+    board.diverged.update(n for n, group in enumerate(shared) if not moving.isdisjoint(group.ranks))
+    roots, followers = roots_and_followers(
+        shared, board.at, board.of_rank, board.diverged, set(waits) - ends, tied, vocabulary
+    )
+    job.gaps.extend(text for g, group_at in zip(shared, board.at, strict=True) for text in _counted_behind(g, group_at))
+    lags = [from_lag(lag, vocabulary, root=True) for lag in roots]
+    explained = [from_lag(lag, vocabulary, root=False) for lag in followers]
+    circles = [from_deadlock(deadlock, vocabulary) for deadlock in deadlocks]
+    joined: list[Finding] = []
+    if not (departures or lags or circles or uncertain):
+        departures.extend(map(from_unanswered, left_out_calls(shared, board.of_rank)))
+    if not (departures or lags or circles or open_ended):
+        late, joined = _joined(board)
+        lags += late
+    live = [d for d in departures if d.facts["unfinished"]]
+    done = [d for d in departures if not d.facts["unfinished"]]
+    parts = [[*live, *circles], lags, done, explained, joined]
+    findings = [f for part in parts for f in sorted(part, key=Finding.order)]
+    return Judged(findings + _missing(shared, board.at, vocabulary), n_settled, moving)
+
+
+def _departures(board: _Board) -> tuple[list[Finding], int]:
+    """(calls that do not fit together, how many differences cannot be what a job hangs in)."""
+    job, n_settled = board.job, 0
+    found: list[Finding] = []
+    for number, group in enumerate(board.groups):
+        try:
+            compared = find_departures(group, job.vocabulary, _sizes_are_right(group))
+        except TooMuchWorkError:
+            job.gaps.append(f"group {group.label()}: its calls are too irregular to be compared")
+            board.diverged.add(number)
+            continue
+        found.extend(from_departure(d, group, job.vocabulary) for d in compared.departures)
+        n_settled += len(compared.settled)
+        job.gaps.extend(_gaps_of(compared, group, job.vocabulary))
+        if compared.departures or compared.undecided:
+            board.diverged.add(number)
+    found.extend(from_p2p(pair, group) for group in board.groups for pair in mismatched_pairs(group))
+    return found, n_settled
+
+
+def _moving(board: _Board) -> set[int]:
+    """Ranks that went on when they were dumped; what such ranks had not finished yet is no sign of a fault."""
+    job, shared = board.job, board.groups
+    if waited_for_their_timeout(shared):
+        return set()
+    moving = ranks_in_motion(shared, board.at, job.vocabulary)
+    wait_ms = oldest_wait_ms(shared)
+    if len(moving) * 2 > len(job.dumps) or wait_ms is not None:  # what hangs brings all to a halt, and for long
+        moving = set(job.dumps)
+    if wait_ms is not None:
+        job.gaps.append(
+            f"the oldest unfinished call was {wait_ms / 1000:.1f} s old when it was dumped, which is no hang: dumps "
+            "taken later would tell whether it still waits"
+        )
+    elif moving and any(group.has_unfinished for group in shared):
+        job.gaps.append(f"{rank_words(sorted(moving))} still went on when dumped; leads in such groups were not judged")
+    return moving
+
+
+def _waits(board: _Board, *, in_order: bool) -> Waits:
+    """Who waits for whom; with ``in_order`` also in calls that peers have made behind others."""
+    if not in_order:
+        return wait_graph(board.groups, board.at)
+    # To a peer, a rank that left a call out looks like one that is about to make it: what it waits in proves nothing.
+    past = ranks_that_went_past(board.groups, board.at, board.of_rank)
+    heads = {rank: head for rank, head in heads_of(board.groups).items() if rank not in past}
+    return wait_graph(board.groups, board.at, heads)
+
+
+def _circles(
+    board: _Board, cycles: Sequence[Sequence[int]], waits: Waits
+) -> tuple[list[Unanswered], list[OrderDeadlock]]:
+    """(sends and receives that the peer left out, ranks that wait for each other by the order of their calls)."""
+    unanswered: list[Unanswered] = []
+    deadlocks: list[OrderDeadlock] = []
+    has_p2p = any(group.has_p2p for group in board.groups)
+    _, certain = blamed(wait_graph(board.groups, board.at)) if cycles and has_p2p else (set[int](), [])
+    for cycle in cycles:
+        if has_p2p and not any(set(inner) <= set(cycle) for inner in certain):
+            alone = untying(cycle, waits)
+            left_out = unanswered_calls(cycle, board.of_rank)
+            if len(alone) == 1:
+                left_out = [one for one in left_out if alone[0] in one.ranks]
+            unanswered += left_out
+            if left_out:
+                continue
+        deadlock = deadlock_of(cycle, board.of_rank, waits)
+        if deadlock is not None:
+            deadlocks.append(deadlock)
+    return unanswered, deadlocks
+
+
+def _joined(board: _Board) -> tuple[list[Finding], list[Finding]]:
+    """(devices that did not start a call which all made, calls that all made and none finished)."""
+    vocabulary = board.job.vocabulary
+    firsts = not_held_up(board.of_rank)
+    late: list[Finding] = []
+    joined: list[Finding] = []
+    for number, group in enumerate(board.groups):
+        seq = joined_by_all(board.at[number], len(group.ranks)) if number not in board.diverged else None
+        by_counters = all(member.track is None for member in group.members.values())
+        if seq is None or not (number in firsts or by_counters):
+            continue
+        if number in firsts and (lag := not_started(group, seq)) is not None:
+            late.append(from_lag(lag, vocabulary, root=True))
+        else:
+            joined.append(from_joined(group, seq, vocabulary))
+    common = set[int].intersection(*(set(one.ranks) for one in joined)) if len(joined) > 1 else set[int]()
+    for one in (
+        joined if len(common) == 1 else ()
+    ):  # in the calls of several groups that hang, only it takes part in all
+        one.either_of = sorted(common)
+        one.names_culprits = True
+        one.facts["common_rank"] = one.either_of[0]
+    return late, joined
+
+
+def _counted_behind(group: Group, at: Mapping[int, Standing]) -> list[str]:
+    """What counters say of ranks whose calls are lost; ranks whose calls did not fit may have such counters as well."""
+    awaited = max((s.unfinished for s in at.values() if s.unfinished is not None), default=None)
+    if awaited is None or group.has_p2p:
+        return []
+    late = [
+        (rank, s.enqueued)
+        for rank, s in sorted(at.items())
+        if s.open_ended and group.members[rank].status is not None and s.enqueued < awaited
+    ]
+    return [
+        f"rank {rank}'s counters say that it enqueued {enqueued} calls of group {group.label()}, and peers wait in "
+        f"call {awaited}; what it called is lost, so it is not known whether it is behind or called something else"
+        for rank, enqueued in late[:4]
+    ]
+
+
+def _may_wait_elsewhere(groups: Sequence[Group]) -> set[int]:
+    """Ranks that are in several groups and lost the end of their dump: what they wait for may be lost with it."""
+    n_groups = Counter(rank for g in groups for rank, m in g.members.items() if m.dump.summary["cut"])
+    return {rank for rank, n in n_groups.items() if n > 1}
+
+
+def _gaps_of(compared: Comparison, group: Group, vocabulary: Vocabulary) -> list[str]:
+    """What was seen to differ and is no finding."""
+    texts: list[str] = []
+    for found, why in (
+        (compared.settled, "all of them finished it and went on, so it was not judged"),
+        (compared.undecided, "what came after it is lost on one side, so nobody can tell who departed"),
+    ):
+        if found:
+            one = found[0]
+            calls = [vocabulary.calls[t.soft_at(one.seq)].describe() for t in (one.witness, one.deviator)]
+            more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
+            texts.append(
+                f"group {group.label()}, seq {one.seq}: rank {one.witness.rank} issued {calls[0]}, "
+                f"rank {one.deviator.rank} {calls[1]}{more}; {why}"
+            )
+    return texts
+
+
+def _sizes_are_right(group: Group) -> bool:
+    for member in group.members.values():
+        major, _, minor = str(member.dump.summary["version"]).partition(".")
+        if major.isdecimal() and minor.isdecimal() and (int(major[:6]), int(minor[:6])) < _CONSERVED_FROM:
+            return False
+    return True
+
+
+def _missing(groups: Sequence[Group], at: Sequence[dict[int, Standing]], vocabulary: Vocabulary) -> list[Finding]:
+    """One finding per set of absent ranks, in the largest group that shows it."""
+    seen: set[int] = set()
+    findings: list[Finding] = []
+    for number in sorted(range(len(groups)), key=lambda i: (-len(groups[i].ranks), i)):
+        absent = [rank for rank in groups[number].missing if rank not in seen]
+        if absent:
+            seen.update(absent)
+            findings.append(from_missing(groups[number], absent, at[number], vocabulary))
+    return findings

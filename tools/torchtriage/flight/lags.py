@@ -1,0 +1,77 @@
+"""Which ranks that are behind are so by their own doing, and which wait for others."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from torchtriage.flight.ops import ROOTED
+from torchtriage.flight.order import has_gone_past
+from torchtriage.flight.waits import lags_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from torchtriage.flight.model import Group, Vocabulary
+    from torchtriage.flight.order import GroupsOfRank
+    from torchtriage.flight.waits import Lag, Standing
+
+
+def roots_and_followers(
+    groups: Sequence[Group],
+    at: Sequence[Mapping[int, Standing]],
+    of_rank: GroupsOfRank,
+    diverged: set[int],
+    wait: set[int],
+    told_elsewhere: set[int],
+    vocabulary: Vocabulary,
+) -> tuple[list[Lag], list[Lag]]:
+    """(lags of ranks that wait for nobody, lags that those explain); those of ``told_elsewhere`` are in none.
+
+    ``wait``: ranks that wait for others, so that their lag may be those others' doing.
+    """
+    roots: list[Lag] = []
+    followers: list[Lag] = []
+    for number, group in enumerate(groups):
+        if number in diverged:
+            continue
+        for lag in lags_of(group, at[number]):
+            own = [rank for rank in lag.ranks if rank not in told_elsewhere]
+            blameless = [] if _proves_itself(lag, vocabulary) else [rank for rank in own if rank in wait]
+            guilty = own if not blameless else [rank for rank in own if rank not in wait]
+            if guilty:
+                lag.ranks, lag.explained = guilty, blameless
+                lag.went_past = lag.kind == "behind_on_enqueue" and has_gone_past(guilty[0], lag, of_rank)
+                roots.append(lag)
+            elif own:
+                lag.ranks = own
+                followers.append(lag)
+    return roots, followers
+
+
+def _proves_itself(lag: Lag, vocabulary: Vocabulary) -> bool:
+    """Whether the lag cannot come from the rank's waiting elsewhere.
+
+    Peers can finish an all-reduce only with this rank's part done, so a rank that alone has not finished it waits for
+    nobody. With a root that only sends, or only receives, they can.
+    """
+    if lag.kind != "behind_on_complete":
+        return False
+    track = lag.group.members[lag.ranks[0]].track
+    return track is None or not any(s.op in ROOTED for s in vocabulary.calls[track.soft_at(lag.seq)].signatures)
+
+
+def ranks_that_went_past(
+    groups: Sequence[Group], at: Sequence[Mapping[int, Standing]], of_rank: GroupsOfRank
+) -> set[int]:
+    """Ranks that lack a call of a group and issued, in another group, a later one.
+
+    Where that is most of a group, it is the few others that are out of order.
+    """
+    past: set[int] = set()
+    for group, group_at in zip(groups, at, strict=True):
+        for lag in lags_of(group, group_at):
+            if lag.kind == "behind_on_enqueue":
+                of_group = [rank for rank in lag.ranks if has_gone_past(rank, lag, of_rank)]
+                if 2 * len(of_group) <= len(group_at):
+                    past.update(of_group)
+    return past
