@@ -164,7 +164,7 @@ def _circles(
             alone = untying(cycle, waits)
             left_out = unanswered_calls(cycle, board.of_rank)
             if len(alone) == 1:
-                left_out = [one for one in left_out if alone[0] in one.ranks]
+                left_out = [one for one in left_out if one.other == alone[0]]
             unanswered += left_out
             if left_out:
                 continue

@@ -162,6 +162,8 @@ def _add_dump(
         if calls is not None:
             lost_before = whole and summary["first_id"] > 0
             member.track = Track(rank, dump, tables, calls, track, bool(summary["cut"]), lost_before)
+    for member in members.values():
+        member.never_called = whole and not summary["first_id"] and not summary["cut"] and member.track is None
     _pair_status(summary, members, uid_of)
 
 
@@ -184,8 +186,11 @@ def _pair_status(summary: Mapping[str, Any], members: dict[str, Member], uid_of:
         by_order = dict(zip(sorted(keys, key=_as_number), sorted(rows, key=_as_number), strict=True))
         if all(by_order.get(key, uid) == uid for key, uid in pairs.items()):
             pairs = by_order
-    elif len(keys) == len(rows) == 1:
-        pairs = {keys[0]: next(iter(rows))}
+    elif len(keys) == len(rows):
+        # Which of those left belongs to which does not matter where they say the same.
+        left = [uid for uid in rows if uid not in pairs.values()]
+        if len({rows[uid][1:] for uid in left}) == 1:
+            pairs.update(zip([key for key in keys if key not in pairs], left, strict=False))
     for key, uid in pairs.items():
         if key in members and uid in rows:
             members[key].status = rows[uid]

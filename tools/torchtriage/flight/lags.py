@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from torchtriage.flight.ops import ROOTED
@@ -65,13 +66,18 @@ def ranks_that_went_past(
 ) -> set[int]:
     """Ranks that lack a call of a group and issued, in another group, a later one.
 
-    Where that is most of a group, it is the few others that are out of order.
+    To each of two ranks it is the other that is out of order; so it is the one that is so to more of its peers.
     """
-    past: set[int] = set()
+    n_against: Counter[int] = Counter()
+    found: list[tuple[list[int], list[int]]] = []
     for group, group_at in zip(groups, at, strict=True):
         for lag in lags_of(group, group_at):
-            if lag.kind == "behind_on_enqueue":
-                of_group = [rank for rank in lag.ranks if has_gone_past(rank, lag, of_rank)]
-                if 2 * len(of_group) <= len(group_at):
-                    past.update(of_group)
-    return past
+            past = [rank for rank in lag.ranks if lag.kind == "behind_on_enqueue" and has_gone_past(rank, lag, of_rank)]
+            peers = [rank for rank, s in group_at.items() if s.unfinished is not None and s.enqueued >= lag.seq]
+            if past:
+                found.append((past, peers))
+                n_against.update(dict.fromkeys(past, len(peers)))
+                n_against.update(dict.fromkeys(peers, len(past)))
+    return {
+        rank for past, peers in found for rank in past if n_against[rank] >= max(n_against[peer] for peer in peers)
+    }

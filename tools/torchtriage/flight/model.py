@@ -221,6 +221,8 @@ class Member:
     p2p: list[list[Any]] = field(default_factory=list[list[Any]])
     n_p2p: int = 0
     tables: Tables = NO_TABLES
+    never_called: bool = False
+    """Whether its dump goes back to the first call and holds none of this group."""
 
     @property
     def first_open(self) -> int | None:

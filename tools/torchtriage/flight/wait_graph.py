@@ -134,7 +134,7 @@ def _add_p2p(waits: Waits, number: int, group: Group, heads: Mapping[int, Head])
 
     Returns the ranks that are stuck in one of which both sides have come to it.
     """
-    met: set[int] = set()
+    stuck: set[int] = set()
     posted: dict[tuple[int, int, int], int] = {}
     at_once: set[tuple[int, int, int]] = set()
     n = len(group.ranks)
@@ -144,15 +144,18 @@ def _add_p2p(waits: Waits, number: int, group: Group, heads: Mapping[int, Head])
                 posted[receives, source, destination] = posted.get((receives, source, destination), 0) + 1
                 if rank in heads and heads[rank][1:] == (number, seq):  # the calls of a batch run together
                     at_once.add((receives, source, destination))
-    for (receives, source, destination), count in posted.items():
+    answers = {key: posted.get((1 - key[0], *key[1:]), 0) for key in posted}
+    # The calls of a batch finish together: one that is not answered keeps the peers of the others waiting too.
+    lacking = {group.ranks[key[2] if key[0] else key[1]] for key in at_once if answers[key] < posted[key]}
+    for key, count in posted.items():
+        receives, source, destination = key
         here, there = (destination, source) if receives else (source, destination)
         other = group.ranks[there]
         if other not in group.members or group.members[other].dump.summary["cut"]:
             continue
-        answered = posted.get((1 - receives, source, destination), 0)
-        held = answered == count and (receives, source, destination) in at_once
-        if answered < count or (held and (1 - receives, source, destination) not in at_once):
+        met = answers[key] >= count and key in at_once
+        if answers[key] < count or (met and ((1 - receives, source, destination) not in at_once or other in lacking)):
             waits.setdefault(group.ranks[here], set()).add(other)
-        elif held:
-            met.add(group.ranks[here])
-    return met
+        elif met:
+            stuck.add(group.ranks[here])
+    return stuck

@@ -72,7 +72,7 @@ def _standing(member: Member, *, with_status: bool, by_counters: bool) -> Standi
                 reached = min(max(completed, 0), reached)  # the ring buffer lost the call that it is stuck in
         return Standing(last, None if unfinished is None else reached + 1, reached, cut)
     if enqueued is None:
-        return None
+        return Standing(0, None, 0) if member.never_called else None
     if cut:
         return Standing(enqueued, None, -1, cut)
     if completed is None or completed >= enqueued or completed < 0:
