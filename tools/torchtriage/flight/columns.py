@@ -83,6 +83,12 @@ class Columns:
             row for row in self.rows if last[row[1]] in closing or (n_parts[row[1]] == 1 and row[2] not in parts)
         ]
 
+    def leave_out_torn_call(self) -> None:
+        """Forget the oldest call if it has several entries: the ring buffer may have overwritten the first of them."""
+        n_first = next((i for i, row in enumerate(self.rows) if row[1] != self.rows[0][1]), len(self.rows))
+        if len({row[1] for row in self.rows}) < len(self.rows):
+            del self.rows[:n_first]
+
     def next_seq(self) -> int:
         """The sequence number after the last one, for dumps that record none."""
         return self.rows[-1][1] + 1 if self.rows else 1

@@ -12,7 +12,7 @@ from torchtriage.flight.rank_lists import MAX_LISTED_RANKS, RankList, RankLists
 from torchtriage.flight.shared import Shared
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     _Groups = dict[tuple[str, RankList], Group]
 
@@ -53,6 +53,7 @@ def build_job(dumps: Sequence[RankDump]) -> Job:
             _add_dump(rank, dump, shared, lists, groups, unlisted, gaps, whole=whole)
         except (ValueError, KeyError, TypeError, IndexError, OverflowError) as error:
             gaps.append(f"{shown}: its summary does not fit together ({type(error).__name__}); not used")
+    _pair_as_peers(groups.values())
     _add_doubtful(doubtful, lists, groups)
     _join_by_name(unlisted, groups)
     _add_lost({rank: dump for rank, dump in chosen.items() if dump.summary["cut"]}, groups)
@@ -165,6 +166,22 @@ def _add_dump(
     for member in members.values():
         member.never_called = whole and not summary["first_id"] and not summary["cut"] and member.track is None
     _pair_status(summary, members, uid_of)
+
+
+def _pair_as_peers(groups: Iterable[Group]) -> None:
+    """Counters of groups of which a dump holds no calls: ranks of one job create their groups in the same order."""
+    uids: dict[str, set[str]] = {}
+    groups = list(groups)
+    for group in groups:
+        for member in group.members.values():
+            if member.status is not None:
+                uids.setdefault(group.name, set()).add(member.status[0])
+    for group in groups:
+        (uid, *others) = uids.get(group.name) or ("",)
+        for member in group.members.values() if uid and not others else ():
+            if member.status is None:
+                row = next((row for row in member.dump.summary["status"] if row[0] == uid), None)
+                member.status = (row[0], row[1], row[2], row[3]) if row is not None else None
 
 
 def _config_key(name: str, members: Mapping[str, Member]) -> str:

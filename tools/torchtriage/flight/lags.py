@@ -78,6 +78,4 @@ def ranks_that_went_past(
                 found.append((past, peers))
                 n_against.update(dict.fromkeys(past, len(peers)))
                 n_against.update(dict.fromkeys(peers, len(past)))
-    return {
-        rank for past, peers in found for rank in past if n_against[rank] >= max(n_against[peer] for peer in peers)
-    }
+    return {rank for past, peers in found for rank in past if n_against[rank] >= max(n_against[peer] for peer in peers)}

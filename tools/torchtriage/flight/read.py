@@ -126,7 +126,7 @@ def summarise(view: Any) -> dict[str, Any]:
         "any_finished": bool(reader.any_finished & FINISHED),
         "config": _config(top.get("pg_config"), notes),
         "status": status,
-        "tracks": reader.tracks(),
+        "tracks": reader.tracks(lost_before=_first_id(records) > 0),
         "tables": reader.tables(),
     }
 
@@ -325,8 +325,10 @@ class _EntryReader:
         tables = [self.signatures.rows, self.sites.rows, list(self.tokens)]
         return json.dumps(tables, separators=(",", ":"))
 
-    def tracks(self) -> list[dict[str, Any]]:
-        """The columns of all groups, packed."""
+    def tracks(self, *, lost_before: bool) -> list[dict[str, Any]]:
+        """The columns of all groups, packed; ``lost_before``: the ring buffer has overwritten older entries."""
+        for columns in self._groups.values() if lost_before else ():
+            columns.leave_out_torn_call()
         if not self.any_finished:
             names = self.signatures.rows
             closing = {token for key, token in self.tokens.items() if names[key[0]][0].endswith("coalesced")}
