@@ -83,7 +83,7 @@ def _compared(
     result = Comparison()
     if len(tracks) < 2:
         return result
-    start = max(track.first for track in tracks)
+    start = max(track.first_whole for track in tracks)
     conserved = check_conserved and len(tracks) == n_ranks
     for _ in range(MAX_SETTLED):
         found = _first_departures(tracks, start, comparer, vocabulary, conserved)
@@ -129,7 +129,7 @@ def n_compared(group: Group) -> int:
     if len(tracks) < 2:
         return 0
     lasts = sorted(track.last for track in tracks)
-    return max(0, lasts[-2] - max(track.first for track in tracks) + 1)
+    return max(0, lasts[-2] - max(track.first_whole for track in tracks) + 1)
 
 
 def _first_unconserved(tracks: Sequence[Track], start: int, end: int, vocabulary: Vocabulary) -> int | None:

@@ -25,7 +25,7 @@ from torchtriage.flight.motion import ranks_in_motion
 from torchtriage.flight.order import deadlock_of, groups_of_ranks, not_held_up
 from torchtriage.flight.p2p import left_out_calls, mismatched_pairs, unanswered_calls
 from torchtriage.flight.wait_graph import heads_of, wait_graph
-from torchtriage.flight.waits import joined_by_all, not_started, standings
+from torchtriage.flight.waits import behind_on_enqueue, joined_by_all, not_started, standings
 from torchtriage.wording import rank_words
 
 if TYPE_CHECKING:
@@ -157,6 +157,7 @@ def _circles(
     """(sends and receives that the peer left out, ranks that wait for each other by the order of their calls)."""
     unanswered: list[Unanswered] = []
     deadlocks: list[OrderDeadlock] = []
+    late = {rank for group_at in board.at for rank in behind_on_enqueue(group_at)}
     has_p2p = any(group.has_p2p for group in board.groups)
     _, certain = blamed(wait_graph(board.groups, board.at)) if cycles and has_p2p else (set[int](), [])
     for cycle in cycles:
@@ -168,7 +169,7 @@ def _circles(
             unanswered += left_out
             if left_out:
                 continue
-        deadlock = deadlock_of(cycle, board.of_rank, waits)
+        deadlock = deadlock_of(cycle, board.of_rank, waits, late)
         if deadlock is not None:
             deadlocks.append(deadlock)
     return unanswered, deadlocks

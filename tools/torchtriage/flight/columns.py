@@ -83,11 +83,10 @@ class Columns:
             row for row in self.rows if last[row[1]] in closing or (n_parts[row[1]] == 1 and row[2] not in parts)
         ]
 
-    def leave_out_torn_call(self) -> None:
-        """Forget the oldest call if it has several entries: the ring buffer may have overwritten the first of them."""
-        n_first = next((i for i, row in enumerate(self.rows) if row[1] != self.rows[0][1]), len(self.rows))
-        if len({row[1] for row in self.rows}) < len(self.rows):
-            del self.rows[:n_first]
+    @property
+    def has_parts(self) -> bool:
+        """Whether calls of it are made of several entries."""
+        return len({row[1] for row in self.rows}) < len(self.rows)
 
     def next_seq(self) -> int:
         """The sequence number after the last one, for dumps that record none."""
@@ -98,7 +97,8 @@ def pack_columns(columns: Columns) -> dict[str, Any]:
     """JSON-able form of a group's columns.
 
     ``ms`` are milliseconds since ``base_ms`` plus one, 0 when unknown; ``last_ms`` is the latest creation time;
-    ``open`` the first unfinished call that the dump holds, as [row, creation time in ms].
+    ``open`` the first unfinished call that the dump holds, as [row, creation time in ms]; ``has_parts``: some calls are
+    made of several entries.
     """
     by_field: list[tuple[int, ...]] = list(zip(*columns.rows, strict=True)) or [()] * 5
     index, seq, token, finished, ms = by_field
@@ -119,6 +119,7 @@ def pack_columns(columns: Columns) -> dict[str, Any]:
         "last_ms": max(ms, default=0),
         "ms": _pack(since, rising=True),
         "open": None if unfinished is None else [unfinished, ms[unfinished]],
+        "has_parts": columns.has_parts,
         "p2p": list(columns.p2p),
         "n_p2p": columns.n_p2p,
     }

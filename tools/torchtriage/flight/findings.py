@@ -248,6 +248,8 @@ def from_deadlock(deadlock: OrderDeadlock, vocabulary: Vocabulary) -> Finding:
         elif stuck.p2p is not None:
             evidence += quote_p2p(stuck.group.members[stuck.rank], stuck.p2p, signal)
     alone = entered_alone(deadlock, vocabulary)
+    if deadlock.sure and set(alone) & set(deadlock.deviating):
+        alone = [rank for rank in alone if rank in deadlock.deviating]
     deviating = alone or deadlock.deviating
     culprit = next(s for s in deadlock.stuck if s.rank in deviating)
     other = next((s for s in deadlock.stuck if s.group is not culprit.group), deadlock.stuck[-1])

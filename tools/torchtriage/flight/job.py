@@ -38,8 +38,7 @@ def build_job(dumps: Sequence[RankDump]) -> Job:
     shared = Shared(vocabulary)
     groups: _Groups = {}
     unlisted: dict[tuple[str, str], list[Member]] = {}
-    # Where one dump holds finished calls, all would; else they are of active calls alone, and lose none to the ring.
-    whole = any(dump.summary["any_finished"] for dump in chosen.values())
+    whole = _hold_finished_calls(chosen.values())
     for rank in sorted(chosen):
         dump = chosen[rank]
         shown = clean_text(dump.artefact)
@@ -68,6 +67,18 @@ def build_job(dumps: Sequence[RankDump]) -> Job:
         groups.setdefault((name, listed), Group(name, desc, listed.ranks, {member.rank: member for member in members}))
     ordered = sorted(groups.values(), key=lambda g: (_as_number(g.name), g.name, g.ranks))
     return Job(ordered, vocabulary, chosen, gaps)
+
+
+def _hold_finished_calls(dumps: Iterable[RankDump]) -> bool:
+    """Whether the dumps are of all calls and not of active ones alone: where one holds finished calls, all would.
+
+    A small ring buffer may hold none either; then all ranks' dumps have its size.
+    """
+    summaries = [dump.summary for dump in dumps if dump.summary["n_entries"]]
+    if any(summary["any_finished"] for summary in summaries):
+        return True
+    sizes = {summary["n_entries"] for summary in summaries}
+    return len(sizes) == 1 and len(summaries) > 1 and not any(s["n_skipped"] or not s["first_id"] for s in summaries)
 
 
 def _as_number(text: str) -> int:
@@ -162,7 +173,8 @@ def _add_dump(
         calls = shared.calls(tables, track)
         if calls is not None:
             lost_before = whole and summary["first_id"] > 0
-            member.track = Track(rank, dump, tables, calls, track, bool(summary["cut"]), lost_before)
+            torn = lost_before and summary["any_finished"] and track["has_parts"] and calls.index[0] == 0
+            member.track = Track(rank, dump, tables, calls, track, bool(summary["cut"]), lost_before, torn)
     for member in members.values():
         member.never_called = whole and not summary["first_id"] and not summary["cut"] and member.track is None
     _pair_status(summary, members, uid_of)

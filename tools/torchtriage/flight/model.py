@@ -163,10 +163,18 @@ class Track:
     lost_before: bool = False
     """Whether the ring buffer has overwritten older calls, of which some may be unfinished."""
 
+    torn: bool = False
+    """Whether the ring buffer may have overwritten a part of the first call, which then looks like another one."""
+
     @property
     def first(self) -> int:
         """The first recorded sequence number."""
         return self.calls.first
+
+    @property
+    def first_whole(self) -> int:
+        """The first recorded sequence number of a call that is there as a whole."""
+        return self.calls.first + self.torn
 
     @property
     def last(self) -> int:

@@ -12,6 +12,7 @@ from torchtriage.flight.history import place_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from collections.abc import Set as AbstractSet
 
     from torchtriage.flight.model import Group, Track, Vocabulary
     from torchtriage.flight.waits import Lag
@@ -70,8 +71,13 @@ def groups_of_ranks(groups: Sequence[Group]) -> GroupsOfRank:
     return found
 
 
-def deadlock_of(cycle: Sequence[int], of_rank: GroupsOfRank, waits: Mapping[int, set[int]]) -> OrderDeadlock | None:
-    """Describe a cycle of waits: where each of its ranks waits first."""
+def deadlock_of(
+    cycle: Sequence[int], of_rank: GroupsOfRank, waits: Mapping[int, set[int]], late: AbstractSet[int] = frozenset()
+) -> OrderDeadlock | None:
+    """Describe a cycle of waits: where each of its ranks waits first.
+
+    ``late``: ranks that have not made a call which others wait in; where orders tell nothing, they are who is odd.
+    """
     stuck = [s for s in (_stuck(rank, of_rank) for rank in cycle) if s is not None]
     if len(stuck) < 2 or len({_place(s) for s in stuck}) < 2:
         return None
@@ -81,7 +87,10 @@ def deadlock_of(cycle: Sequence[int], of_rank: GroupsOfRank, waits: Mapping[int,
         return replace(deadlock, deviating=alone, sure=True)
     # Of several of which each would untie it, those whose order differs from before or from most.
     both = [rank for rank in deadlock.deviating if rank in alone]
-    return replace(deadlock, deviating=both) if deadlock.sure and both else deadlock
+    if deadlock.sure and both:
+        return replace(deadlock, deviating=both)
+    absent = [rank for rank in deadlock.deviating if rank in late]
+    return replace(deadlock, deviating=absent) if not deadlock.sure and absent else deadlock
 
 
 def entered_alone(deadlock: OrderDeadlock, vocabulary: Vocabulary) -> list[int]:

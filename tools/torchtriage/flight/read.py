@@ -87,6 +87,7 @@ def summarise(view: Any) -> dict[str, Any]:
     ``first_ns`` (creation times of the first entries: two processes never share them), ``timeout_ms``,
     ``entries_pointer`` and ``config_pointer`` (JSON Pointers), ``has_entries``, ``n_entries``,
     ``first_id`` (record_id of the first entry: how many the ring buffer lost before it),
+    ``n_skipped`` (how many ids are missing between: calls that a dump of active ones leaves out),
     ``any_finished`` (else it may be one of active calls alone),
     ``config`` ([key, name, desc, ranks as ``rank_lists.py`` packs them]),
     ``status`` ([uid, enqueued, started, completed], values as found),
@@ -122,11 +123,12 @@ def summarise(view: Any) -> dict[str, Any]:
         "config_pointer": "/pg_config" if as_mapping(top.get("pg_config")) is not None else None,
         "has_entries": records is not None,
         "n_entries": reader.n_read,
-        "first_id": _first_id(records),
+        "first_id": _record_id(records, 0),
+        "n_skipped": _record_id(records, -1) - _record_id(records, 0) - len(records or ()) + 1,
         "any_finished": bool(reader.any_finished & FINISHED),
         "config": _config(top.get("pg_config"), notes),
         "status": status,
-        "tracks": reader.tracks(lost_before=_first_id(records) > 0),
+        "tracks": reader.tracks(),
         "tables": reader.tables(),
     }
 
@@ -186,9 +188,9 @@ def _ranks_text(ranks: Any) -> str:
     return f"[{', '.join(map(str, numbers))}]" if numbers and None not in numbers else ""
 
 
-def _first_id(records: Any) -> int:
-    first = as_mapping(records[0]) if records else None
-    return max(0, (as_int(first.get("record_id")) if first is not None else None) or 0)
+def _record_id(records: Any, at: int) -> int:
+    entry = as_mapping(records[at]) if records else None
+    return max(0, (as_int(entry.get("record_id")) if entry is not None else None) or 0)
 
 
 def _first_times(records: Any) -> list[int]:
@@ -325,10 +327,8 @@ class _EntryReader:
         tables = [self.signatures.rows, self.sites.rows, list(self.tokens)]
         return json.dumps(tables, separators=(",", ":"))
 
-    def tracks(self, *, lost_before: bool) -> list[dict[str, Any]]:
-        """The columns of all groups, packed; ``lost_before``: the ring buffer has overwritten older entries."""
-        for columns in self._groups.values() if lost_before else ():
-            columns.leave_out_torn_call()
+    def tracks(self) -> list[dict[str, Any]]:
+        """The columns of all groups, packed."""
         if not self.any_finished:
             names = self.signatures.rows
             closing = {token for key, token in self.tokens.items() if names[key[0]][0].endswith("coalesced")}

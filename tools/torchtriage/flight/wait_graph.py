@@ -9,6 +9,8 @@ from __future__ import annotations
 from bisect import bisect_left
 from typing import TYPE_CHECKING, NamedTuple
 
+from torchtriage.flight.waits import behind_on_enqueue
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
@@ -87,8 +89,7 @@ def _add_late(waits: Waits, group: Group, at: Mapping[int, Standing], helper: It
     waiting = [(rank, s.unfinished) for rank, s in at.items() if s.unfinished is not None]
     if not waiting:
         return
-    awaited = max(seq for _, seq in waiting)
-    late = sorted((rank for rank, s in at.items() if s.enqueued < awaited), key=lambda rank: at[rank].enqueued)
+    late = behind_on_enqueue(at)
     chain: list[int] = []
     for rank in late:
         node = next(helper)

@@ -46,7 +46,7 @@ def standings(group: Group) -> dict[int, Standing]:
     """Where each rank with a dump stands. Entries are trusted over pg_status, which lags behind them."""
     found: dict[int, Standing] = {}
     # A dump that holds calls would hold this group's unfinished ones too; so would one of active calls alone.
-    by_counters = not any(member.dump.summary["n_entries"] for member in group.members.values())
+    by_counters = not any(member.dump.summary["has_entries"] for member in group.members.values())
     has_p2p = group.has_p2p
     for rank, member in group.members.items():
         standing = _standing(member, with_status=not has_p2p, by_counters=by_counters)
@@ -82,15 +82,20 @@ def _standing(member: Member, *, with_status: bool, by_counters: bool) -> Standi
     return Standing(enqueued, None, enqueued if member.dump.summary["n_entries"] else completed)
 
 
+def behind_on_enqueue(at: Mapping[int, Standing]) -> list[int]:
+    """Ranks of a group that have not made a call in which others wait, by how many calls they made."""
+    # A rank's own unfinished call is enqueued, so this never sets a rank against itself.
+    awaited = max((s.unfinished for s in at.values() if s.unfinished is not None), default=-1)
+    return sorted((rank for rank, s in at.items() if s.enqueued < awaited), key=lambda rank: (at[rank].enqueued, rank))
+
+
 def lags_of(group: Group, at: Mapping[int, Standing]) -> list[Lag]:
     """Who is behind in one group; empty when nothing is unfinished or all stand alike."""
     waiting = {rank: s.unfinished for rank, s in at.items() if s.unfinished is not None}
     if not waiting or len(at) < 2:
         return []
     lags: list[Lag] = []
-    # A rank's own unfinished call is enqueued, so these comparisons never set a rank against itself.
-    last_awaited = max(waiting.values())
-    late = sorted(r for r, s in at.items() if s.enqueued < last_awaited and not s.open_ended)
+    late = sorted(rank for rank in behind_on_enqueue(at) if not at[rank].open_ended)
     if late:
         least = min(at[r].enqueued for r in late)
         first = min(u for u in waiting.values() if u > least)
