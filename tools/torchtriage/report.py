@@ -368,8 +368,9 @@ class Divergence(Model):
     seq: int | None = None
     collective: str | None = None
     where: str | None = Field(default=None, description="call site, 'function (file:line)', if frames were recorded")
-    expected: str | None = None
-    found: str | None = None
+    expected: str | None = Field(default=None, description="what the peers did, with its call site")
+    found: str | None = Field(default=None, description="what the ranks did instead, with its call site")
+    since: str | None = Field(default=None, description="when the call was made, UTC, by the clock of its host")
 
 
 class FlightReport(Report):
@@ -380,6 +381,12 @@ class FlightReport(Report):
     divergences: list[Divergence] = []
     culprits: Culprits = Culprits()
     evidence: list[Evidence] = []
+    stuck_groups: list[str] = Field(
+        default=[],
+        max_length=64,
+        description="other groups that hold unfinished calls, as a rule because of the first divergence",
+    )
+    picture: list[str] = Field(default=[], description="the first divergence as a table for a terminal")
     environment: list[str] = Field(default=[], description="what check_env found; empty when it was not asked")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 from torchtriage.artefacts.clean import clean_text
@@ -55,3 +56,11 @@ def quoted(text: str, limit: int) -> str:
     """What a job wrote, in a sentence of ours: cleaned, cut, and in quotation marks of its own."""
     inner = clean_text(text, limit).replace('"', "'")
     return f'"{inner}"'
+
+
+def utc_words(time_s: float) -> str | None:
+    """Seconds since the epoch as "2026-05-28T12:04:01Z"; None for what no clock shows."""
+    try:
+        return f"{datetime.fromtimestamp(time_s, timezone.utc):%Y-%m-%dT%H:%M:%SZ}" if time_s > 0 else None
+    except (OverflowError, ValueError, OSError):
+        return None

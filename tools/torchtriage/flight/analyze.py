@@ -9,6 +9,7 @@ from torchtriage.artefacts.clean import clean_text
 from torchtriage.flight.blame import judge_job
 from torchtriage.flight.in_step import in_step_signal
 from torchtriage.flight.job import build_job
+from torchtriage.flight.picture import picture_of
 from torchtriage.report import Divergence, FlightGroup, Signal
 
 if TYPE_CHECKING:
@@ -30,6 +31,9 @@ class FlightFindings:
     culprit_ranks: list[int] = field(default_factory=list[int])
     signals: list[Signal] = field(default_factory=list[Signal])
     gaps: list[str] = field(default_factory=list[str])
+    stuck_groups: list[str] = field(default_factory=list[str])
+    """Other groups in which calls are unfinished."""
+    picture: list[str] = field(default_factory=list[str])
 
 
 def analyze(dumps: Sequence[RankDump]) -> FlightFindings:
@@ -56,6 +60,13 @@ def analyze(dumps: Sequence[RankDump]) -> FlightFindings:
     found.divergences = [finding.divergence() for finding in findings]
     found.signals = [finding.signal() for finding in findings]
     found.culprit_ranks = _culprits(findings)
+    if findings:
+        found.picture = picture_of(findings[0], job.vocabulary)
+        found.stuck_groups = [
+            clean_text(group.label(), 120)
+            for group in job.groups
+            if group is not findings[0].group and len(group.ranks) > 1 and group.has_unfinished
+        ]
     all_used = {dump.rank for dump in dumps} - {None} <= job.dumps.keys()
     if (
         all_used

@@ -21,7 +21,7 @@ from torchtriage.flight.findings import (
     from_unanswered,
 )
 from torchtriage.flight.lags import ranks_that_went_past, roots_and_followers
-from torchtriage.flight.motion import ranks_in_motion
+from torchtriage.flight.motion import Motion, ranks_in_motion
 from torchtriage.flight.order import deadlock_of, groups_of_ranks, not_held_up
 from torchtriage.flight.p2p import left_out_calls, mismatched_pairs, unanswered_calls
 from torchtriage.flight.wait_graph import heads_of, wait_graph
@@ -44,7 +44,7 @@ _CONSERVED_FROM = (2, 4)  # all_to_all sizes are recorded rightly from schema 2.
 
 @dataclass
 class Judged:
-    """What diverges, first mover first; how many differences cannot be what a job hangs in; ranks still in motion."""
+    """What diverges, first mover first; how many differences cannot be what a job hangs in; ranks seen to go on."""
 
     findings: list[Finding] = field(default_factory=list[Finding])
     n_settled: int = 0
@@ -69,7 +69,8 @@ def judge_job(job: Job) -> Judged:
     board = _Board(job, shared, [standings(group) for group in shared], groups_of_ranks(shared))
     vocabulary = job.vocabulary
     departures, n_settled = _departures(board)
-    moving = _moving(board)
+    motion = _motion(board)
+    moving = motion.ranks
     open_ended = {rank for group_at in board.at for rank, standing in group_at.items() if standing.open_ended}
     uncertain = open_ended | moving
     waits = _waits(board, in_order=not departures and not uncertain)
@@ -99,7 +100,7 @@ def judge_job(job: Job) -> Judged:
     done = [d for d in departures if not d.facts["unfinished"]]
     parts = [[*live, *circles], lags, done, explained, joined]
     findings = [f for part in parts for f in sorted(part, key=Finding.order)]
-    return Judged(findings + _missing(shared, board.at, vocabulary), n_settled, moving)
+    return Judged(findings + _missing(shared, board.at, vocabulary), n_settled, motion.seen)
 
 
 def _departures(board: _Board) -> tuple[list[Finding], int]:
@@ -122,23 +123,26 @@ def _departures(board: _Board) -> tuple[list[Finding], int]:
     return found, n_settled
 
 
-def _moving(board: _Board) -> set[int]:
+def _motion(board: _Board) -> Motion:
     """Ranks that went on when they were dumped; what such ranks had not finished yet is no sign of a fault."""
     job, shared = board.job, board.groups
     if waited_for_their_timeout(shared):
-        return set()
-    moving = ranks_in_motion(shared, board.at, job.vocabulary)
+        return Motion(set(), set())
+    everybody = set(job.dumps)
     wait_ms = oldest_wait_ms(shared)
-    if len(moving) * 2 > len(job.dumps) or wait_ms is not None:  # what hangs brings all to a halt, and for long
-        moving = set(job.dumps)
     if wait_ms is not None:
         job.gaps.append(
             f"the oldest unfinished call was {wait_ms / 1000:.1f} s old when it was dumped, which is no hang: dumps "
             "taken later would tell whether it still waits"
         )
-    elif moving and any(group.has_unfinished for group in shared):
-        job.gaps.append(f"{rank_words(sorted(moving))} still went on when dumped; leads in such groups were not judged")
-    return moving
+        return Motion(everybody, everybody)
+    motion = ranks_in_motion(shared, board.at, job.vocabulary)
+    if motion.ranks and any(group.has_unfinished for group in shared):
+        who = rank_words(sorted(motion.ranks))
+        job.gaps.append(f"{who} still went on when dumped; leads in such groups were not judged")
+    if len(motion.ranks) * 2 > len(everybody):  # what hangs brings all to a halt
+        return Motion(everybody, everybody if len(motion.seen) * 2 > len(everybody) else motion.seen)
+    return motion
 
 
 def _waits(board: _Board, *, in_order: bool) -> Waits:

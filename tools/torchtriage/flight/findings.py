@@ -13,6 +13,7 @@ from torchtriage.flight.order import entered_alone
 from torchtriage.flight.quotes import quote_call, quote_p2p, quote_ranks, quote_status
 from torchtriage.flight.tables import as_int
 from torchtriage.report import Divergence, Scope, Signal
+from torchtriage.wording import utc_words
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -29,6 +30,7 @@ _QUOTED_FIELDS: dict[str, tuple[str, ...]] = {
     "dtype_mismatch": ("profiling_name", "input_dtypes", "output_dtypes"),
 }
 MAX_QUOTED_RANKS = 4
+MAX_WAITING_SHOWN = 1024
 
 
 @dataclass
@@ -50,6 +52,8 @@ class Finding:
     """Ranks of which one is the culprit, where nothing tells which."""
     facts: dict[str, Any] = field(default_factory=dict[str, Any])
     evidence: list[Evidence] = field(default_factory=list["Evidence"])
+    waits_in: dict[str, list[int]] = field(default_factory=dict[str, list[int]])
+    """Of a circle: the ranks that wait first in each call, by its words."""
 
     def order(self) -> tuple[int, int, str, int]:
         """Sort key: the earliest first; then by rank, so that the order of files does not matter."""
@@ -77,6 +81,7 @@ class Finding:
             where=self.where,
             expected=self.expected,
             found=self.found,
+            since=None if self.time_ms is None else utc_words(self.time_ms / 1000),
         )
 
     def signal(self) -> Signal:
@@ -254,6 +259,9 @@ def from_deadlock(deadlock: OrderDeadlock, vocabulary: Vocabulary) -> Finding:
     culprit = next(s for s in deadlock.stuck if s.rank in deviating)
     other = next((s for s in deadlock.stuck if s.group is not culprit.group), deadlock.stuck[-1])
     call = vocabulary.calls[culprit.track.soft_at(culprit.seq)] if culprit.track and culprit.seq is not None else None
+    waits_in: dict[str, list[int]] = {}
+    for stuck in deadlock.stuck[:MAX_WAITING_SHOWN]:
+        waits_in.setdefault(stuck.describe(vocabulary), []).append(stuck.rank)
     return Finding(
         "order_deadlock",
         culprit.group,
@@ -271,6 +279,7 @@ def from_deadlock(deadlock: OrderDeadlock, vocabulary: Vocabulary) -> Finding:
             "by_rank_zero": alone == [0],
         },
         evidence=evidence,
+        waits_in=waits_in,
     )
 
 

@@ -6,6 +6,7 @@ Two things in the dumps themselves tell that; the times of files do not, because
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from torchtriage.flight.ops import ROOTED
@@ -20,9 +21,18 @@ if TYPE_CHECKING:
 MAX_CALLS_LOOKED_AT = 64
 
 
-def ranks_in_motion(groups: Sequence[Group], at: Sequence[Mapping[int, Standing]], vocabulary: Vocabulary) -> set[int]:
+@dataclass(frozen=True)
+class Motion:
+    """Ranks that went on when they were dumped; ``seen``: those of whom the dump itself holds calls that show it."""
+
+    ranks: set[int]
+    seen: set[int]
+
+
+def ranks_in_motion(groups: Sequence[Group], at: Sequence[Mapping[int, Standing]], vocabulary: Vocabulary) -> Motion:
     """Ranks that had just finished a call, and ranks whose dump is older than a peer's."""
-    moving: set[int] = set()
+    seen: set[int] = set()
+    inferred: set[int] = set()
     # A counter that never moved may be one that nobody keeps.
     counted = {
         rank
@@ -31,24 +41,28 @@ def ranks_in_motion(groups: Sequence[Group], at: Sequence[Mapping[int, Standing]
         if member.status is not None and (as_int(member.status[3]) or 0) > 0
     }
     for group, group_at in zip(groups, at, strict=True):
-        if not group.has_p2p:  # the counters of such a group count sends and receives as well
-            moving.update(r for r, member in group.members.items() if r in counted and _just_finished(member))
-        moving |= _outrun(group, group_at, vocabulary)
-    return moving
+        for rank in group.members.keys() & counted if not group.has_p2p else ():  # else sends are counted as well
+            track = group.members[rank].track
+            finished = _just_finished(group.members[rank])
+            if finished and track is not None:
+                (seen if finished >= track.first else inferred).add(rank)
+        inferred |= _outrun(group, group_at, vocabulary)
+    return Motion(seen | inferred, seen)
 
 
-def _just_finished(member: Member) -> bool:
-    """Whether it finished calls that its own watchdog has not counted.
+def _just_finished(member: Member) -> int:
+    """The last call that it finished, if its own watchdog has not counted that; else 0.
 
     A dump asks the device what is finished; the watchdog does so ten times a second (ProcessGroupNCCL.cpp,
-    kWatchdogThreadSleepMillis) and counts in pg_status. What hangs was counted long before anybody dumped it.
+    kWatchdogThreadSleepMillis) and counts in pg_status. What hangs was counted long before anybody dumped it. A dump of
+    active calls alone lacks the finished ones, so there the first active one tells it.
     """
     track = member.track
     completed = as_int(member.status[3]) if member.status is not None else None
     if track is None or track.cut or completed is None or (track.lost_before and track.first_unfinished == track.first):
-        return False
+        return 0
     finished = track.last if track.first_unfinished is None else track.first_unfinished - 1
-    return finished > 0 and completed < finished
+    return finished if completed < finished else 0
 
 
 def _outrun(group: Group, at: Mapping[int, Standing], vocabulary: Vocabulary) -> set[int]:

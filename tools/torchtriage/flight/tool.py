@@ -13,7 +13,7 @@ from torchtriage.flight.analyze import FlightFindings, analyze
 from torchtriage.flight.environment import check_environment
 from torchtriage.flight.model import RankDump
 from torchtriage.report import Culprits, FlightReport, NextCheck
-from torchtriage.wording import rank_words
+from torchtriage.wording import rank_words, some
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 Status = Literal["fault", "in_step", "inconclusive"]
 MAX_EVIDENCE = 24
 MAX_GAPS = 40
+MAX_STUCK_GROUPS = 64
 _RENDERED_DIVERGENCES = 3
 _RENDERED_QUOTES = 5
 _NOT_ENOUGH = frozenset({"all_joined_none_finished", "dump_missing"})
@@ -92,6 +93,8 @@ def analyze_flight_recorder(
         divergences=found.divergences,
         culprits=Culprits(ranks=found.culprit_ranks),
         evidence=[quote for signal in found.signals for quote in signal.evidence][:MAX_EVIDENCE],
+        stuck_groups=found.stuck_groups[:MAX_STUCK_GROUPS],
+        picture=found.picture,
         environment=check_environment(os.environ) if check_env else [],
     )
 
@@ -194,12 +197,33 @@ def _next_checks(status: Status, found: FlightFindings, paths: list[str]) -> lis
     return [NextCheck(tool=tool, arguments={"paths": paths}, why=why) for tool, why in wanted]
 
 
+def _side_by_side(divergence: Divergence) -> list[str]:
+    """What the odd ranks and their peers did, one under the other, and since when; nothing for circles of waits."""
+    d = divergence
+    if d.kind in ("order_deadlock", "p2p_mismatch", "dump_missing"):
+        return [f"since {d.since}"] if d.since else []
+    their = "its peers" if len(d.ranks) == 1 else "their peers"
+    if d.kind in ("behind_on_enqueue", "behind_on_complete"):
+        pair = [(rank_words(d.ranks), d.found), (their, f"in {d.expected}" if d.expected else None)]
+    else:
+        pair = [(rank_words(d.ranks), d.found), (their, d.expected)]
+    shown = [(who, did) for who, did in pair if did]
+    width = max((len(who) for who, _ in shown), default=0)
+    lines = [clean_text(f"{who:<{width}}  {did}", 240) for who, did in shown] if len(shown) > 1 else []
+    return [*lines, f"since {d.since}"] if d.since else lines
+
+
 def render(report: FlightReport) -> str:
     """Compact text for a terminal or an agent: the verdict first, then evidence, then what to do next."""
     lines = [f"{report.status}: {report.summary}"]
+    lines += [f"  {line}" for line in _side_by_side(report.divergences[0])] if report.divergences else []
+    lines += [f"  {line}" for line in report.picture]
     lines += [f"  then: {sentence(d)}" for d in report.divergences[1 : 1 + _RENDERED_DIVERGENCES - 1]]
     if len(report.divergences) > _RENDERED_DIVERGENCES:
-        lines.append(f"  and {len(report.divergences) - _RENDERED_DIVERGENCES} more divergences (--json lists them)")
+        n_more = len(report.divergences) - _RENDERED_DIVERGENCES
+        lines.append(f"  and {n_more} more divergence{'s' if n_more > 1 else ''} (--json lists them)")
+    if report.stuck_groups:
+        lines.append(f"  also unfinished: calls in {some(report.stuck_groups)}")
     if report.culprits.ranks:
         lines.append(f"culprits: {rank_words(report.culprits.ranks)}")
     if report.evidence:
