@@ -28,6 +28,7 @@ def main() -> None:
     for name, render in (
         ("startup", startup_part),
         ("flight_recorder", flight_part),
+        ("flight_sets", sets_part),
         ("log_scan", logs_part),
         ("symptoms", symptoms_part),
     ):
@@ -92,6 +93,13 @@ def flight_part(document: dict[str, Any]) -> str:
     target = f"Targets for 2,000 calls per rank: {by_ranks}; no process above {TARGET_MB:.0f} MB."
     notes = "".join(f" {note}." for note in document["notes"])
     return f"## Flight recorders\n\n{_where(document)} {target}{notes}\n\n{table(header, lines)}"
+
+
+def sets_part(document: dict[str, Any]) -> str:
+    """Who names the right ranks on the generated sets."""
+    header = [{"whole": "kind, ranks and status"}.get(key, key) for key in document["rows"][0]]
+    lines = [[str(value) for value in row.values()] for row in document["rows"]]
+    return f"## Flight recorder: who is named\n\n{_where(document)}\n\n{table(header, lines)}"
 
 
 def logs_part(document: dict[str, Any]) -> str:

@@ -81,7 +81,7 @@ def test_a_group_of_which_a_whole_dump_holds_no_call_was_never_called() -> None:
         view["pg_config"] = {names[k]: {**v, "name": names[k]} for k, v in view["pg_config"].items()}
         for entry in view["entries"]:
             entry["process_group"] = (names[entry["process_group"][0]], entry["process_group"][1])
-        own = dump([call("all_gather", 3)], {"own": [0]}, start_ns=7)["entries"][0]
+        own = dump([call("all_gather", 3, group="own")], {"own": [0]}, start_ns=7)["entries"][0]
         view["entries"].insert(0, {**own, "pg_id": 7})
         view["entries"][1]["record_id"] = 1
     found = analyze([rank_dump(rank, view) for rank, view in enumerate(views)])
