@@ -180,7 +180,21 @@ SIGNALS: dict[str, SignalSpec] = {
             "unreadable": "not readable",
         }.items()
     },
+    "stacks.still": _spec("neutral", "ranks whose main thread stands at the same frames in two looks"),
+    "stacks.moving": _spec("neutral", "ranks whose main thread is elsewhere in the user's code in a second look"),
     "stacks.different_place": _spec("neutral", "ranks that wait at another place of the program than most ranks"),
+    # what the kernel says of processes
+    "proc.stopped": _spec(
+        "trouble", "a process of a rank is stopped by a signal, a tracer or a frozen control group", "state {state}"
+    ),
+    "proc.uninterruptible_on_network_fs": _spec(
+        "neutral", "an uninterruptible call on a network file system", "{call} of {path} on {file_system}"
+    ),
+    "proc.blocked_in_open_of_fifo": _spec("neutral", "a process waits in the open of a FIFO", "{path}"),
+    "proc.near_memory_limit": _spec(
+        "neutral", "a control group uses nearly all memory that it may", "{share} of {limit_bytes} bytes"
+    ),
+    "proc.no_cpu_progress": _spec("neutral", "ranks used no CPU time between two looks", "in {seconds} s"),
     # flight recorder
     "flight.collective_missing": _spec("trouble", "a rank lacks one call that its peers issued; then they agree again"),
     "flight.collective_extra": _spec("trouble", "a rank issued one call that its peers lack; then they agree again"),
@@ -349,6 +363,17 @@ class StacksReport(Report):
     groups: list[StackGroup] = []
     culprits: Culprits = Culprits()
     evidence: list[Evidence] = []
+
+
+class CollectReport(Report):
+    """Answer of ``collect``: where the bundle is, and what could not be had."""
+
+    status: Literal["collected", "partial", "nothing_found"]  # pyright: ignore[reportIncompatibleVariableOverride]
+    bundle: str | None = Field(default=None, description="the folder or archive to give to triage")
+    job: str | None = Field(default=None, description="the key of the job that was looked at")
+    ranks: list[int] = []
+    size_bytes: int = 0
+    collected: dict[str, int] = Field(default={}, description="how many files of each kind are in the bundle")
 
 
 class FlightGroup(Model):

@@ -44,6 +44,7 @@ _STACK_STARTS = re.compile(
 # What py-spy and pystack write to stderr when they get no stack: also a fact about that process.
 _REFUSED = re.compile(
     rb"(?:Error: (?:Failed to (?:get stack traces|suspend process|find python version|get process executable name)"
+    rb"|not suspended, for it was stopped already|Unsupported version of Python|failed to get gil_thread_id"
     rb"|No such (?:process|file or directory) \(os error)|Permission Denied: Try running again|\xf0\x9f\x9a\xa8 )"
 )
 _STACK_LINE = re.compile(
@@ -58,7 +59,7 @@ _SMI = re.compile(
     rb"^(?:\+-{20,}|\|[ \t]{0,40}NVIDIA-SMI |=+NVSMI LOG=+|GPU \d+: .*\(UUID: (?:GPU|MIG)-"
     rb"|[ \t]{1,40}GPU0\t|[ \t]{0,40}GPU0[ \t]{1,40}GPU1"
     rb"|NVML: Unable to retrieve NVLink"
-    rb"|timestamp, (?:name|index|pci)|index, (?:name|uuid|memory|utilization))",
+    rb"|timestamp, (?:name|index|pci|gpu_name)|index, (?:name|uuid|memory|utilization))",
     re.MULTILINE,
 )
 _KERNEL = re.compile(
@@ -150,6 +151,8 @@ def _json_kind(text: bytes) -> str | None:
         return "flight_recorder"
     if b'"segments"' in text and b'"device_traces"' in text:
         return "memory_snapshot"
+    if b'"proc_facts"' in text and b'"start_ticks"' in text:
+        return "proc_facts"
     if b'"torchtriage_version"' in text and b'"items"' in text:
         return "manifest"
     first_line = text.split(b"\n", 1)[0].strip()

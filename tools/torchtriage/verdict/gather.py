@@ -28,7 +28,13 @@ if TYPE_CHECKING:
     from torchtriage.logs.scan.messages import Reading
 
 # Worker task by artefact kind: what this version reads, besides logs.
-TASK_OF_KIND = {"flight_recorder": "flight", "stack_dump": "stacks", "ras": "ras", "trace": "trace"}
+TASK_OF_KIND = {
+    "flight_recorder": "flight",
+    "stack_dump": "stacks",
+    "ras": "ras",
+    "trace": "trace",
+    "proc_facts": "proc",
+}
 # Kinds that are recognised and say something about the job, but that nothing here judges yet.
 UNJUDGED = {
     "memory_snapshot": "memory snapshot",
@@ -253,6 +259,19 @@ def _analyze_ras(outcomes: Sequence[Outcome], rank_of_pid: dict[int, int], findi
         rank_of_pid.setdefault(pid, rank)
 
 
+def _analyze_proc(outcomes: Sequence[Outcome], rank_of_pid: dict[int, int], findings: Findings) -> None:
+    """Also learns which process is which rank, for the stacks."""
+    from torchtriage.bundle.proc_analyze import analyze
+
+    found = analyze([(o.artefact.name, o.result) for o in outcomes])
+    findings.kinds_read.add("proc")
+    for pid, rank in found.rank_of_pid.items():
+        rank_of_pid.setdefault(pid, rank)
+    findings.ranks.update(found.ranks)
+    findings.observations.extend(_of_signal(s) for s in found.signals if not _foreign(s, findings))
+    findings.losses.extend(found.notes)
+
+
 def _analyze_traces(outcomes: Sequence[Outcome], rank_of_pid: dict[int, int], findings: Findings) -> None:
     from torchtriage.trace.analyze import analyze
 
@@ -263,8 +282,14 @@ def _analyze_traces(outcomes: Sequence[Outcome], rank_of_pid: dict[int, int], fi
     findings.losses.extend(found.notes)
 
 
-# In this order: RAS answers tell ranks to the stacks.
-_ANALYZERS = {"ras": _analyze_ras, "flight": _analyze_flight, "stacks": _analyze_stacks, "trace": _analyze_traces}
+# In this order: RAS answers and facts of processes tell ranks to the stacks.
+_ANALYZERS = {
+    "ras": _analyze_ras,
+    "flight": _analyze_flight,
+    "proc": _analyze_proc,
+    "stacks": _analyze_stacks,
+    "trace": _analyze_traces,
+}
 
 
 def _account_for_the_rest(inputs: Inputs, findings: Findings) -> None:
