@@ -50,6 +50,40 @@ CASES: dict[str, tuple[list[str], str]] = {
         ["all_reduce (torch/distributed/distributed_c10d.py:2810)", *BARRIER[1:], *USER],
         "in_collective",
     ),
+    "gloo, waited for by the calling thread": (
+        [
+            "0x7f01 (libc.so.6)",
+            *COND_WAIT,
+            "c10d::Work::wait (libtorch_cpu.so)",
+            "pybind11::cpp_function::dispatcher (libtorch_python.so)",
+            *USER,
+        ],
+        "in_collective",
+    ),
+    "gradients over gloo": (
+        [
+            "0x7f01 (libc.so.6)",
+            *COND_WAIT,
+            "c10d::Reducer::finalize_backward (libtorch_cpu.so)",
+            "torch::autograd::GraphTask::exec_post_processing (libtorch_cpu.so)",
+            *AUTOGRAD,
+            "torch::autograd::python::PythonEngine::execute (libtorch_python.so)",
+            "THPEngine_run_backward (libtorch_python.so)",
+            *ENGINE,
+            *USER,
+        ],
+        "in_collective",
+    ),
+    "gradients over NCCL": (
+        [
+            "cudaStreamSynchronize (libcudart.so.12)",
+            "c10d::Reducer::finalize_backward (libtorch_cpu.so)",
+            "THPEngine_run_backward (libtorch_python.so)",
+            *ENGINE,
+            *USER,
+        ],
+        "waiting_on_gpu",
+    ),
     "gloo": (
         [
             *COND_WAIT,
@@ -299,3 +333,44 @@ def test_a_collection_that_faulthandler_or_pystack_mark_is_seen() -> None:
 
 def test_a_process_without_frames_is_unreadable() -> None:
     assert classify(process([])).state == "unreadable"
+
+
+def test_a_thread_that_sleeps_with_the_interpreter_lock_is_told_from_one_that_runs() -> None:
+    stack = process(["pause (libc.so.6)", "ffi_call (libffi.so.8)", *USER])
+    main = stack["threads"][0]
+
+    asleep, at_work = ({**stack, "threads": [{**main, "owns_gil": True, "active": each}]} for each in (False, True))
+
+    assert classify(asleep).holds_gil
+    assert not classify(at_work).holds_gil
+    assert not classify(stack).holds_gil
+
+
+def test_without_native_frames_a_thread_that_sleeps_with_the_interpreter_lock_is_in_a_native_call() -> None:
+    stack = process(USER)
+
+    standing = classify({**stack, "threads": [{**stack["threads"][0], "owns_gil": True, "active": False}]})
+
+    assert (standing.state, standing.certain, standing.holds_gil) == ("native_running", True, True)
+
+
+SENDING = ["socket.create_connection (socket.py:845)", "Client.send (client.py:20)", "Thread.run (threading.py:982)"]
+SERVING = ["accept4 (libc.so.6)", "socket.accept (socket.py:294)", "Listener.serve (client.py:30)"]
+LIBRARY = ["recv (libc.so.6)", "SockClient.read (wandb/sdk/lib/sock_client.py:220)", "Thread.run (threading.py:982)"]
+
+
+@pytest.mark.parametrize(
+    ("threads", "state"),
+    [
+        ({"sender": SENDING}, "network_io"),
+        ({"server": SERVING}, None),
+        ({"library": LIBRARY}, None),
+        ({"library": LIBRARY, "sender": SENDING}, "network_io"),
+    ],
+)
+def test_what_a_thread_of_the_program_is_in_is_told_where_the_main_thread_waits_for_a_lock(
+    threads: dict[str, list[str]], state: str | None
+) -> None:
+    standing = classify(process([*CONDITION, "Queue.put (queue.py:140)", *USER], others=threads))
+
+    assert (standing.state, standing.thread_state) == ("lock_wait", state)

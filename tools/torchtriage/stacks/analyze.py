@@ -14,6 +14,7 @@ from torchtriage.artefacts.clean import clean_text
 from torchtriage.artefacts.evidence import quote_line
 from torchtriage.report import Evidence, RankStack, RankState, Scope, Signal, StackGroup
 from torchtriage.stacks.classify import WAITING, Standing, classify
+from torchtriage.stacks.looks import compare_looks
 from torchtriage.stacks.places import framework_frame_index, loader_index, place, user_frame_index
 from torchtriage.stacks.processes import RankProcess, find_ranks
 
@@ -73,7 +74,7 @@ def analyze(dumps: Sequence[tuple[str, Mapping[str, Any]]], rank_of_pid: Mapping
     return StackFindings(
         ranks=[_rank_stack(each) for each in judged],
         groups=_groups(judged),
-        signals=[*_state_signals(judged), *_place_signals(judged)],
+        signals=[*_state_signals(judged), *_place_signals(judged), *_look_signals(judged)],
         culprit_ranks=culprits,
         notes=notes,
     )
@@ -172,9 +173,12 @@ def _state_signals(judged: Sequence[_Judged]) -> list[Signal]:
             ("in_collective_call", [each.standing.collective for each in members]),
             ("within", [each.standing.within for each in members]),
             ("worker_state", [each.worker_state for each in members]),
+            ("thread_state", [each.standing.thread_state for each in members]),
         ):
             if known := Counter(value for value in values if value is not None):
                 facts[key] = known.most_common(1)[0][0]
+        if any(each.standing.holds_gil for each in members):
+            facts["holds_gil"] = True
         if in_call := sorted(e.seen.rank for e in members if e.standing.collective and e.seen.rank is not None):
             facts["in_collective_call_ranks"] = in_call
         if pids := [each.seen.pid for each in members if each.seen.rank is None and each.seen.pid is not None]:
@@ -206,6 +210,42 @@ def _place_signals(judged: Sequence[_Judged]) -> list[Signal]:
     for site in sites[1 : MAX_PLACES + 1]:
         facts = {"where": _site_words(site), "majority_where": _site_words(majority), "n_places": len(sites)}
         signals.append(_signal("stacks.different_place", by_site[site], facts))
+    return signals
+
+
+def _look_signals(judged: Sequence[_Judged]) -> list[Signal]:
+    """Who stood and who moved between two looks; a stopped process needs no second one."""
+    looked = [
+        (each, change)
+        for each in judged
+        if each.seen.again is not None
+        and not each.seen.process.get("refused")
+        and (change := compare_looks(each.seen.process, each.seen.again[1])) is not None
+    ]
+    signals: list[Signal] = []
+    for name, outcomes in (("stacks.still", ("still", "spinning")), ("stacks.moving", ("moving",))):
+        members = [(each, change) for each, change in looked if change.outcome in outcomes]
+        if not members:
+            continue
+        changes = [change for _, change in members]
+        facts: dict[str, Any] = {
+            "n_ranks": len(looked),
+            "all_ranks": len(members) == len(looked),
+            "where": Counter(change.first_where for change in changes).most_common(1)[0][0],
+            "where_later": Counter(change.second_where for change in changes).most_common(1)[0][0],
+        }
+        if seconds := [change.seconds for change in changes if change.seconds is not None]:
+            facts["seconds_between"] = round(min(seconds), 2)
+        if shares := [change.cpu_share for change in changes if change.cpu_share is not None]:
+            facts["cpu_share_max"] = round(max(shares), 2)
+            facts["spinning_ranks"] = [e.seen.rank for e, c in members if c.outcome == "spinning"]
+        ranks = sorted({each.seen.rank for each, _ in members if each.seen.rank is not None})
+        quoted = [
+            evidence
+            for each, change in members[:MAX_QUOTES]
+            if each.seen.again and (evidence := _evidence(each.seen.again[0], change.second_frame, name)) is not None
+        ]
+        signals.append(Signal(name=name, scope=Scope(ranks=ranks), facts=facts, evidence=quoted))
     return signals
 
 

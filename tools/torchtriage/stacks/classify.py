@@ -26,6 +26,7 @@ _INTERPRETER = re.compile(
     r"(?:^|/)(?:python\d?(?:\.\d+)?|libpython[\w.]*)$|(?:^|/)(?:libc|libpthread|ld-linux)[\w.\-]*so"
 )
 _NATIVE_COLLECTIVE = re.compile(r"^(?:c10d::ProcessGroup\w*::(\w+)|p?(nccl[A-Z]\w+)|gloo::(\w+))")
+_SERVES = re.compile(r"(?:^|[._])(?:accept4?|serve_forever|_serve|listen)(?:@|$)")
 # Between a collective and its caller: decorators that log and time the call.
 _TRANSPARENT = re.compile(r"/(?:c10d_logger|contextlib|_contextlib)\.py$")
 
@@ -46,6 +47,10 @@ class Standing:
     """The frame of that call, in the same thread."""
     within: RankState | None = None
     """What the wait is part of: a checkpoint, the DataLoader, a compiler."""
+    thread_state: RankState | None = None
+    """Where the main thread waits for a lock, a queue or a thread: the I/O that another thread of the program is in."""
+    holds_gil: bool = False
+    """Whether a thread of the process sleeps in a system call and keeps the interpreter lock meanwhile."""
 
 
 def classify(process: Mapping[str, Any]) -> Standing:
@@ -60,10 +65,30 @@ def classify(process: Mapping[str, Any]) -> Standing:
     if not threads or not threads[index]["frames"]:
         return Standing("unreadable", None, "has no frames", index, certain=False)
     standing, rule = _judge(threads[index])
-    standing = replace(standing, thread_index=index)
+    standing = replace(standing, thread_index=index, holds_gil=any(_keeps_gil(thread) for thread in threads))
     if rule is not None and rule.role == "autograd":
         return _through_autograd(threads, index, standing)
+    if standing.state == "lock_wait":
+        return replace(standing, thread_state=_io_of_threads(threads, index))
     return standing
+
+
+def _io_of_threads(threads: Sequence[Mapping[str, Any]], main: int) -> RankState | None:
+    """The network or file call of a thread of the program's own code; one that waits for callers does not count."""
+    for index, thread in enumerate(threads):
+        frames: Sequence[Mapping[str, Any]] = thread["frames"]
+        own = any(not frame["native"] and kind_of_file(frame["file"]) in ("user", "framework") for frame in frames)
+        if index == main or not own or any(_SERVES.search(frame["function"]) for frame in frames):
+            continue
+        standing, _ = _judge(thread)
+        if standing.state in ("network_io", "file_io") and standing.certain:
+            return standing.state
+    return None
+
+
+def _keeps_gil(thread: Mapping[str, Any]) -> bool:
+    """py-spy's JSON tells both; its text says no more than "idle" of a thread that sleeps with the lock."""
+    return bool(thread["owns_gil"]) and thread["active"] is False
 
 
 def _judge(thread: Mapping[str, Any]) -> tuple[Standing, Rule | None]:
@@ -118,6 +143,8 @@ def _running(thread: Mapping[str, Any]) -> Standing:
     )
     if unknown is not None:
         return Standing("native_running", unknown, "runs native code")
+    if _keeps_gil(thread):
+        return Standing("native_running", innermost, "sleeps in a native call that keeps the interpreter lock")
     if thread["owns_gil"]:
         return Standing("python_running", innermost, "holds the interpreter lock")
     has_native = any(frame["native"] and frame["file"] for frame in frames)
@@ -165,7 +192,8 @@ def _through_autograd(threads: Sequence[Mapping[str, Any]], main: int, waiting: 
             continue
         standing, rule = _judge(thread)
         if rule is None or rule.role not in ("autograd", "idle_autograd"):
-            return replace(standing, thread_index=index, why=f"waits for backward, whose thread {standing.why}")
+            why = f"waits for backward, whose thread {standing.why}"
+            return replace(standing, thread_index=index, holds_gil=waiting.holds_gil, why=why)
     computing = _computes_itself(threads[main], waiting.key_frame_index or 0)
     if computing is not None:
         return Standing("native_running", computing, "runs native code in backward", main)

@@ -1,6 +1,7 @@
 """Which processes of all dumps are ranks, which are their helpers, and which dump of a process says most.
 
-A process counts once, however often it was dumped: native frames beat py-spy's JSON, that beats plain text.
+A process counts once, however often it was dumped: native frames beat py-spy's JSON, that beats plain text. A dump in
+a folder ``again`` is a second look at the same process, and a process that was found stopped is, whatever its frames.
 """
 
 from __future__ import annotations
@@ -42,6 +43,8 @@ _HELPER_COMMAND = re.compile(
 )
 _RANK_IN_COMMAND = re.compile(r"(?:^|\s)(?:--(?:global[-_])?rank|RANK)[= ](\d{1,7})(?=\s|$)")
 _LOCAL_RANK_IN_COMMAND = re.compile(r"(?:^|\s)(?:--local[-_]rank|LOCAL_RANK)[= ](\d{1,7})(?=\s|$)")
+_SECOND_LOOK = re.compile(r"(?:^|/)again$")
+_CHILD_IN_NAME = re.compile(r"-child(\d{1,10})(?!\d)")
 _FOLDERS_OF_KIND = re.compile(r"(?:^|/)(?:stacks|py-?spy|dumps?|native)$")
 
 
@@ -56,6 +59,8 @@ class RankProcess:
     process: Mapping[str, Any]
     helpers: list[tuple[str, Mapping[str, Any]]] = field(default_factory=list["tuple[str, Mapping[str, Any]]"])
     """DataLoader workers that are known to be this rank's, with their artefact's name."""
+    again: tuple[str, Mapping[str, Any]] | None = None
+    """A second look some seconds later."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +69,9 @@ class _Seen:
     process: Mapping[str, Any]
     folder: str
     pid: int | None
+    parent: int | None
     role: str
+    again: bool
 
 
 def find_ranks(
@@ -103,21 +110,47 @@ def find_ranks(
             last = next(each.pid for _, each in reversed(members) if each.pid is not None)
             notes.append(f"{len(pids)} processes are said to be rank {rank}; the one of pid {last} was taken")
             members = [(r, each) for r, each in members if each.pid == last]
-        best = max((each for _, each in members), key=lambda each: _weight(each.process))
-        pid = next((each.pid for _, each in members if each.pid is not None), None)
-        host = identity_of(best.artefact).host
-        found.append(RankProcess(rank, pid, host, best.artefact, best.process))
+        found.append(_choose(rank, [each for _, each in members]))
     found.sort(key=lambda each: (each.rank is None, each.rank or 0, each.pid or 0))
     _give_helpers(seen, found, ranks_in_file, notes)
     return found, notes
+
+
+def _choose(rank: int | None, dumps: Sequence[_Seen]) -> RankProcess:
+    """Of all dumps of one process the one that says most, and a second look."""
+    first = [each for each in dumps if not each.again] or dumps
+    best = max(first, key=lambda each: _weight(each.process))
+    second = [each for each in dumps if each.again and each.process["threads"] and each is not best]
+    artefact, process = best.artefact, best.process
+    stopped = next((each for each in first if _is_stopped(each.process)), None)
+    if stopped is not None:
+        artefact, process = stopped.artefact, {**process, "refused": stopped.process["refused"]}
+    return RankProcess(
+        rank,
+        next((each.pid for each in dumps if each.pid is not None), None),
+        identity_of(artefact).host,
+        artefact,
+        process,
+        again=(second[-1].artefact, second[-1].process) if second else None,
+    )
+
+
+def _is_stopped(process: Mapping[str, Any]) -> bool:
+    refused: Mapping[str, Any] | None = process.get("refused")
+    return refused is not None and refused["state"] == "stopped"
 
 
 def _see(name: str, process: Mapping[str, Any]) -> _Seen:
     pid: int | None = process["pid"]
     if pid is None:
         pid = identity_of(name).pid
+    role, parent = _role_of(process), process["parent"]
+    if child := _CHILD_IN_NAME.search(name.rpartition("/")[2]):
+        # Whoever named the file so knew that the rank is its parent.
+        parent, pid = identity_of(name).pid, int(child[1])
+        role = "helper" if role == "rank" else role
     folder = name.rpartition("/")[0]
-    return _Seen(name, process, _FOLDERS_OF_KIND.sub("", folder), pid, _role_of(process))
+    return _Seen(name, process, _folder(name), pid, parent, role, bool(_SECOND_LOOK.search(folder)))
 
 
 def _role_of(process: Mapping[str, Any]) -> str:
@@ -175,7 +208,7 @@ def _give_helpers(
             counts[each.role] += 1
             continue
         owner = (
-            by_pid.get((each.folder, each.process["parent"]))
+            (by_pid.get((each.folder, each.parent)) if each.parent is not None else None)
             or by_file.get(each.artefact)
             or by_rank.get(identity_of(each.artefact).rank)
         )
@@ -196,4 +229,4 @@ def _give_helpers(
 
 
 def _folder(artefact: str) -> str:
-    return _FOLDERS_OF_KIND.sub("", artefact.rpartition("/")[0])
+    return _FOLDERS_OF_KIND.sub("", _SECOND_LOOK.sub("", artefact.rpartition("/")[0]))

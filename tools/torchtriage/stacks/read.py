@@ -36,7 +36,8 @@ def read_task(path: str, compression: str | None, args: dict[str, Any]) -> dict[
 
     A process is ``{"pid", "command", "tool", "parent", "fatal", "threads"}`` (``fatal`` is the line of a faulthandler
     dump that says what ended the process), a thread ``{"name", "os_thread_id", "active",
-    "owns_gil", "main", "frames", "where", "text"}``, a frame ``{"function", "file", "line", "native", "where",
+    "owns_gil", "main", "frames", "where", "text"}`` (of a look at a live process also ``cpu_s``, its CPU seconds so
+    far, and ``time_s``, when that was), a frame ``{"function", "file", "line", "native", "where",
     "text"}``; ``where`` is a line number or a JSON Pointer and ``text`` what stands there, cleaned.
 
     Raises:
@@ -132,6 +133,8 @@ def _json_thread(data: dict[str, Any], pointer: str, budget: int) -> tuple[dict[
         "active": _flag(data.get("active")),
         "owns_gil": _flag(data.get("owns_gil")),
         "main": False,
+        "cpu_s": _seconds(data.get("cpu_seconds")),
+        "time_s": _seconds(data.get("time_s")),
         "frames": frames,
         "where": f"{pointer}/os_thread_id",
         "text": _quoted(data.get("os_thread_id")),
@@ -157,6 +160,12 @@ def _quoted(value: object) -> str:
 
 def _whole_number(value: object) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 31 else None
+
+
+def _seconds(value: object) -> float | None:
+    if not isinstance(value, (int, float)) or isinstance(value, bool):
+        return None
+    return float(value) if 0 <= value < 1e12 else None
 
 
 def _flag(value: object) -> bool | None:

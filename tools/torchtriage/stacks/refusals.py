@@ -1,6 +1,7 @@
 """What py-spy and pystack write instead of a dump, what that says of the process, and what to do then.
 
-Texts of py-spy 0.4.3 and pystack 1.7.2. Stdlib only: runs inside the isolated worker.
+Texts of py-spy 0.4.3 and pystack 1.7.2, and our own for a process that was stopped before. Stdlib only: runs inside the
+isolated worker.
 """
 
 from __future__ import annotations
@@ -12,41 +13,67 @@ MAX_REFUSAL_LINES = 40
 _STARTS = ("Error: ", "Permission Denied", "\N{POLICE CARS REVOLVING LIGHT}")
 _PID = re.compile(r"\bPid\((\d{1,10})\)|\bpid[ =:]{1,2}(\d{1,10})\b")
 
-# (words that must all stand in the message, the state of the process, what it means and what works instead); the first
-# that fits counts.
-_REFUSALS: tuple[tuple[tuple[str, ...], str, str], ...] = (
+NOT_SUSPENDED = "Error: not suspended, for it was stopped already: "
+"""How the dump of a process begins that was stopped and was therefore not attached to; its state in /proc follows."""
+
+_NO_CAPABILITY = "the dumper may not trace this process: run it as root or with CAP_SYS_PTRACE"
+_ENDED = "the process had ended before it was dumped"
+
+# (words that must all stand in the message, the state of the process, whether no other way of dumping would do better,
+# what it means and what works instead); the first that fits counts.
+_REFUSALS: tuple[tuple[tuple[str, ...], str, bool, str], ...] = (
+    (
+        (NOT_SUSPENDED, "State:"),
+        "stopped",
+        True,
+        "a signal or a debugger had stopped the process before it was looked at; it was left as it was",
+    ),
     (
         ("Failed to suspend process", "SIGSTOP"),
         "stopped",
+        False,
         "the process was already stopped; `py-spy dump --nonblocking` or `pystack remote --no-block` can read it",
     ),
+    (("Permission Denied: Try running again with elevated permissions",), "unreadable", True, _NO_CAPABILITY),
     (
-        ("Permission Denied: Try running again with elevated permissions",),
+        ("Failed to get process executable name", "Permission denied"),
         "unreadable",
-        "the dumper may not trace this process: run it as root or with CAP_SYS_PTRACE",
+        True,
+        "the dumper lacks a capability that the process has: run it with CAP_SYS_PTRACE",
     ),
     (
-        ("Failed to get process executable name",),
-        "unreadable",
-        "the dumper lacks a capability that the process has: run it with CAP_SYS_PTRACE",
+        ("Failed to get process executable name", "No such file or directory (os error 2)"),
+        "exited",
+        True,
+        _ENDED,
     ),
     (
         ("Failed to suspend process",),
         "unreadable",
+        False,
         "the process is already traced: use `py-spy dump --nonblocking` or `pystack remote --no-block`",
     ),
     (
         ("Failed to find python version from target process",),
         "unreadable",
+        True,
         "it is no Python process, or one that this py-spy does not know",
     ),
     (
-        ("Operation not permitted",),
+        ("gil_thread_id",),
         "unreadable",
-        "the dumper may not trace this process: run it as root or with CAP_SYS_PTRACE",
+        True,
+        "a free-threaded build of Python, which this py-spy cannot read: use `pystack remote PID`",
     ),
-    (("No such process",), "exited", "the process had ended before it was dumped"),
-    (("No such file or directory (os error 2)",), "exited", "the process had ended before it was dumped"),
+    (
+        ("Unsupported version of Python",),
+        "unreadable",
+        True,
+        "this py-spy does not know that version of Python: install a newer py-spy, or use `pystack remote PID`",
+    ),
+    (("Operation not permitted",), "unreadable", False, _NO_CAPABILITY),
+    (("No such process",), "exited", True, _ENDED),
+    (("No such file or directory (os error 2)",), "exited", True, _ENDED),
 )
 
 
@@ -54,18 +81,20 @@ def refusal_in(lines: list[str]) -> dict[str, Any] | None:
     """What a dumper's error message says of the process, or None when the lines hold no such message.
 
     Returns:
-        ``{"state", "meaning", "pid", "where", "text"}``; ``where`` is the number of the line that tells it.
+        ``{"state", "final", "meaning", "pid", "where", "text"}``; ``final`` when no other way of dumping would do
+        better; ``where`` is the number of the line that tells it.
     """
     if not lines or not lines[0].startswith(_STARTS):
         return None
     text = "\n".join(lines)
-    for words, state, meaning in _REFUSALS:
+    for words, state, final, meaning in _REFUSALS:
         if not all(word in text for word in words):
             continue
         number = next(n for n in range(len(lines), 0, -1) if words[-1] in lines[n - 1])
         pid = _PID.search(text)
         return {
             "state": state,
+            "final": final,
             "meaning": meaning,
             "pid": int(pid[1] or pid[2]) if pid else None,
             "where": str(number),

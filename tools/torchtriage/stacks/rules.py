@@ -121,6 +121,9 @@ RULES: tuple[Rule, ...] = (
     Rule("in_collective", _P, True,
          r"^c10d::(?!TCPStore|PrefixStore|FileStore|HashStore|Store|detail|tcputil|Logger|Reducer|Timer|ops::detail)",
          "", _COLLECTIVE, "collective"),
+    # DDP's backward over gloo waits here; over NCCL the device's own frames are further in.
+    Rule("in_collective", _P, True, r"^c10d::Reducer::(?:finalize_backward|sync_bucket_indices|rebuild_buckets)", "",
+         "waits for the reduction of gradients", "collective"),
     Rule("in_collective", _P, True, r"^gloo::", "", "is inside a gloo collective", "collective"),
     Rule("in_collective", _P, True, r"^p?nccl[A-Z]\w+|^bootstrap[A-Z]\w+",
          r"libnccl|libtorch_cuda|librccl|libtorch_hip", "is inside an NCCL call", "collective"),

@@ -107,7 +107,7 @@ def _report(findings: StackFindings, gaps: list[str], paths: list[str]) -> Stack
     return StacksReport(
         tool="dump_stacks",
         status="fault" if findings.culprit_ranks else "inconclusive",
-        summary=_summary(findings),
+        summary=_summary(findings) + _two_looks(findings),
         gaps=gaps,
         next_checks=_next_checks(findings, paths),
         ranks=findings.ranks,
@@ -148,6 +148,17 @@ def _summary(findings: StackFindings) -> str:
         )
     states = sorted({each.state for each in ranks})
     return f"{len(ranks)} processes, states {', '.join(states)}: no single rank stands out in this sample"
+
+
+def _two_looks(findings: StackFindings) -> str:
+    """Who stood and who moved between two looks, where there are two."""
+    words = {"stacks.still": "stood still", "stacks.moving": "moved on"}
+    said = [
+        f"rank {rank_ranges(signal.scope.ranks)} {words[signal.name]}"
+        for signal in findings.signals
+        if signal.name in words and signal.scope.ranks
+    ]
+    return f"; between two looks {' and '.join(said)}" if said else ""
 
 
 def _next_checks(findings: StackFindings, paths: list[str]) -> list[NextCheck]:
