@@ -104,6 +104,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     sub.add_argument("paths", nargs="*", metavar="PATH", help="dumps, or folders that hold them")
     sub.add_argument("--check-env", action="store_true", help="also say whether this environment would record and dump")
+    sub.add_argument(
+        "--pid", action="append", type=int, default=[], metavar="PID", help="check that process; repeatable"
+    )
 
     sub = command(
         "dump-stacks", "classify recorded stack dumps over ranks: who does not wait where the others do", _stacks
@@ -144,7 +147,9 @@ def _explain_symptom(options: argparse.Namespace) -> int:
 def _flight(options: argparse.Namespace) -> int:
     from torchtriage.flight.tool import analyze_flight_recorder, render
 
-    report = analyze_flight_recorder(options.paths, check_env=options.check_env, progress=_progress_bar())
+    report = analyze_flight_recorder(
+        options.paths, check_env=options.check_env or bool(options.pid), pids=options.pid, progress=_progress_bar()
+    )
     return _show(report, render, as_json=options.json)
 
 

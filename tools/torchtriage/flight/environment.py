@@ -1,76 +1,126 @@
 """Will the flight recorder really record? Checks environment variables and says in plain sentences what is off.
 
-Source of names and defaults: torch 2.13 and 2.14 headers (ProcessGroupNCCL.hpp, FlightRecorder.hpp).
+Sources of names and defaults: headers and strings of torch 2.13 and 2.14 (ProcessGroupNCCL.hpp, FlightRecorder.hpp);
+for earlier releases the pull requests named at the tables. Where it is not known which release changed something, the
+sentence says "may", and what it tells to set does no harm in any release.
 """
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from torchtriage.artefacts.clean import clean_text
+from torchtriage.flight.prefix import PIPE_NAME, configured_prefix, prefix_faults
+from torchtriage.flight.torch_version import release_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
+    from pathlib import Path
 
 DEFAULT_BUFFER_ENTRIES = 2000
 MAX_SENSIBLE_ENTRIES = 200_000
+DEFAULT_HEARTBEAT_S = 480
+DEFAULT_DUMP_WAIT_MS = 15_000
+GROUP_TIMEOUT_S = 600
+"""The default time-out of a NCCL process group."""
 _TRUE = frozenset({"1", "true", "t", "yes", "y", "on"})
 _FALSE = frozenset({"0", "false", "f", "no", "n", "off", ""})
 
-# (name now, older name that still works with a warning)
+# (name now, older name, releases before this one do not know the new name, from this one on it is known to work).
+# Renamed by pytorch #152563 (2025-05) and what followed it.
 RENAMED = (
-    ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE"),
-    ("TORCH_FR_CPP_STACK", "TORCH_NCCL_TRACE_CPP_STACK"),
-    ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"),
+    ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE", (2, 8), (2, 8)),
+    ("TORCH_FR_CPP_STACK", "TORCH_NCCL_TRACE_CPP_STACK", (2, 8), (2, 8)),
+    ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE", (2, 8), (2, 11)),
 )
+# Until pytorch #172843 (2026-01) the recorder kept 2000 calls by default, but the process group took the size for 0
+# and wrote no dump.
+BUFFER_DEFAULT_SINCE = (2, 12)
+# Off by default until pytorch #143446 (2024-12).
+DUMP_ON_TIMEOUT_SINCE = (2, 8)
 # (name, default, what it means when it is off)
 SWITCHES = (
     ("TORCH_NCCL_DUMP_ON_TIMEOUT", True, "no dump is written when a collective times out: set it to 1"),
+    ("TORCH_FR_DUMP_ON_TIMEOUT", True, "no dump is written when a collective times out: set it to 1"),
     ("TORCH_NCCL_ENABLE_MONITORING", True, "the thread that writes dumps does not run: set it to 1"),
     ("TORCH_INCLUDE_STACK_TRACE", True, "dumps will not say where in the code a call was made: set it to 1"),
 )
 # (name, default, least sensible value, unit, why)
 NUMBERS = (
-    ("TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC", 480, 30, "s", "the process may be ended before its dump is written"),
-    ("TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC", 15_000, 1000, "ms", "a dump may not be finished in that time"),
+    ("TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC", DEFAULT_HEARTBEAT_S, 30, "s",
+     "the process may be ended before its dump is written"),
+    ("TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC", DEFAULT_DUMP_WAIT_MS, 1000, "ms",
+     "a dump may not be finished in that time"),
+)  # fmt: skip
+_ASYNC_ERROR_HANDLING = ("TORCH_NCCL_ASYNC_ERROR_HANDLING", "NCCL_ASYNC_ERROR_HANDLING")
+_RECORDERS_OWN = (
+    "TORCH_FR_",
+    "TORCH_NCCL_TRACE",
+    "TORCH_NCCL_DUMP",
+    "TORCH_NCCL_DEBUG_INFO",
+    "TORCH_NCCL_ENABLE_TIMING",
 )
 
 
-def check_environment(environment: Mapping[str, str]) -> list[str]:
-    """Sentences about what the flight recorder would do under these variables; never empty."""
-    sentences = [*_buffer(environment), *_prefix(environment)]
-    for name, default, consequence in SWITCHES:
-        if name in environment and not _switch(environment[name], default):
-            sentences.append(f"{name} is off: {consequence}.")
-    if _switch(environment.get("TORCH_INCLUDE_ONLY_ACTIVE", "0"), False):
-        sentences.append(
-            "TORCH_INCLUDE_ONLY_ACTIVE is on: dumps hold no finished calls, so ranks cannot be aligned by their past."
+def check_environment(
+    environment: Mapping[str, str],
+    torch_version: str | None = None,
+    *,
+    uid: int | None = None,
+    root: Path | None = None,
+    backend: str | None = None,
+) -> list[str]:
+    """Sentences about what the flight recorder would do under these variables; never empty.
+
+    Args:
+        environment: the job's variables.
+        torch_version: of the job's torch ("2.13.0+cu130"); None when it is not known: then what 2.13 does is said.
+        uid: the user that the job runs as; None is this process's own.
+        root: the folder that is "/" to the job, when it is not this process's own.
+        backend: "gloo" when the job has no other.
+
+    Returns:
+        First what stops or spoils dumps, each with what to set; then remarks, which begin with "Remark:".
+    """
+    release = release_of(torch_version)
+    faults = [*_names(environment, release), *_buffer(environment, release)]
+    for prefix in (configured_prefix(environment), (PIPE_NAME, environment.get(PIPE_NAME) or "")):
+        if prefix is not None and prefix[1]:
+            faults += prefix_faults(*prefix, uid=uid, root=root)
+    faults += [*_switches(environment, release), *_numbers(environment)]
+    if backend == "gloo":
+        faults.append(
+            "The job uses gloo, where no watchdog writes dumps: the program itself must write "
+            "torch._C._distributed_c10d._dump_fr_trace_json() to a file when it hangs."
         )
-    for name, default, least, unit, why in NUMBERS:
-        value = environment.get(name)
-        number = None if value is None else _number(value)
-        if value is not None and number is None:
-            sentences.append(f"{name} is not a number ({_shown(value)}); torch refuses it (default {default} {unit}).")
-        elif number is not None and number < least:
-            sentences.append(f"{name} is {number} {unit} (default {default} {unit}): {why}.")
-    for new, old in RENAMED:
-        if old in environment:
-            other = f" and {new} is set too: that one counts" if new in environment else f"; use {new} with newer torch"
-            sentences.append(f"{old} is the older name{other}.")
-    return sentences or ["Nothing in the environment stops the flight recorder; it records 2000 calls by default."]
+    fine = (
+        f"Nothing in the environment stops the flight recorder; it records {DEFAULT_BUFFER_ENTRIES} calls by default."
+    )
+    return [*(faults or [fine]), *_remarks(environment)]
 
 
-def _first(environment: Mapping[str, str], names: tuple[str, str]) -> tuple[str, str] | None:
-    return next(((name, environment[name]) for name in names if name in environment), None)
+def _names(environment: Mapping[str, str], release: tuple[int, int] | None) -> list[str]:
+    sentences: list[str] = []
+    for new, old, unknown_before, known_from in RENAMED:
+        if new in environment and old in environment:
+            if environment[new] != environment[old]:
+                sentences.append(f"{old} is the older name and {new} is set too, to another value: give both the same.")
+        elif new in environment and release is not None and release < known_from:
+            says = "does not know" if release < unknown_before else "may not know"
+            sentences.append(f"torch {_dotted(release)} {says} {new}: set {old} to the same value too.")
+        elif old in environment and (release is None or release >= known_from):
+            sentences.append(f"{old} is the older name; use {new} with newer torch.")
+    return sentences
 
 
-def _buffer(environment: Mapping[str, str]) -> list[str]:
-    found = _first(environment, RENAMED[0])
-    if found is None:
+def _buffer(environment: Mapping[str, str], release: tuple[int, int] | None) -> list[str]:
+    new, old = RENAMED[0][:2]
+    name = next((name for name in (new, old) if name in environment), None)
+    if name is None:
+        if release is not None and release < BUFFER_DEFAULT_SINCE:
+            return [f"torch {_dotted(release)} may write no dump by default: set {old}={DEFAULT_BUFFER_ENTRIES}."]
         return []
-    name, value = found
+    value = environment[name]
     entries = _number(value)
     if entries is None:
         return [
@@ -90,32 +140,71 @@ def _buffer(environment: Mapping[str, str]) -> list[str]:
     return []
 
 
-def _prefix(environment: Mapping[str, str]) -> list[str]:
-    """The dump goes to prefix + global rank, so the prefix must not be a folder and its folder must be writable."""
-    found = _first(environment, RENAMED[2])
-    if found is None:
-        return []
-    name, value = found
-    path = Path(value)
-    if value.endswith("/") or _quietly(path.is_dir):
-        return [
-            f"{name} names a folder ({_shown(value)}): the rank number is appended to it, so give a file prefix in it."
-        ]
-    folder = path.parent
-    if not _quietly(folder.is_dir):
-        return [
-            f"The folder of {name} ({_shown(str(folder))}) does not exist on this host: no dump can be written there."
-        ]
-    if not os.access(folder, os.W_OK | os.X_OK):
-        return [f"The folder of {name} ({_shown(str(folder))}) is not writable: no dump can be written there."]
-    return []
+def _switches(environment: Mapping[str, str], release: tuple[int, int] | None) -> list[str]:
+    sentences = [
+        f"{name} is off: {consequence}."
+        for name, default, consequence in SWITCHES
+        if name in environment and not _switch(environment[name], default)
+    ]
+    if release is not None and release < DUMP_ON_TIMEOUT_SINCE and "TORCH_NCCL_DUMP_ON_TIMEOUT" not in environment:
+        sentences.append(
+            f"torch {_dotted(release)} may write no dump when a collective times out: set TORCH_NCCL_DUMP_ON_TIMEOUT=1."
+        )
+    if _switch(environment.get("TORCH_INCLUDE_ONLY_ACTIVE", "0"), False):
+        sentences.append(
+            "TORCH_INCLUDE_ONLY_ACTIVE is on: dumps hold no finished calls, so ranks cannot be aligned by their past; "
+            "set it to 0."
+        )
+    name = next((name for name in _ASYNC_ERROR_HANDLING if name in environment), None)
+    if name is not None and _number(environment[name]) == 0:
+        sentences.append(f"{name} is 0: the watchdog does not end a job that hangs; leave it unset (3 is the default).")
+    return sentences
 
 
-def _quietly(test: Callable[[], bool]) -> bool:
-    try:
-        return test()
-    except (OSError, ValueError):
-        return False
+def _numbers(environment: Mapping[str, str]) -> list[str]:
+    sentences: list[str] = []
+    values: list[int] = []
+    for name, default, least, unit, why in NUMBERS:
+        text = environment.get(name)
+        number = default if text is None else _number(text)
+        values.append(default if number is None else number)
+        if number is None:
+            shown = _shown(text or "")
+            sentences.append(f"{name} is not a number ({shown}); torch refuses it (default {default} {unit}).")
+        elif number < least:
+            sentences.append(f"{name} is {number} {unit} (default {default} {unit}): {why}.")
+    # The monitor ends a process whose watchdog stands still, and one that writes a dump stands still.
+    heartbeat_s, wait_ms = values
+    if heartbeat_s * 1000 < wait_ms:
+        heartbeat, wait = NUMBERS[0][0], NUMBERS[1][0]
+        sentences.append(
+            f"{heartbeat} ({heartbeat_s} s) is shorter than {wait} ({wait_ms} ms): the process may be ended while its "
+            f"dump is written; set {heartbeat} to {max(DEFAULT_HEARTBEAT_S, 4 * wait_ms // 1000)}."
+        )
+    return sentences
+
+
+def _remarks(environment: Mapping[str, str]) -> list[str]:
+    remarks: list[str] = []
+    heartbeat = NUMBERS[0][0]
+    seconds = _number(environment.get(heartbeat, ""))
+    if seconds is not None and NUMBERS[0][2] <= seconds < DEFAULT_HEARTBEAT_S:
+        remarks.append(
+            f"Remark: {heartbeat} is {seconds} s, less than a NCCL group's time-out ({GROUP_TIMEOUT_S} s by default): "
+            "a process whose watchdog is stuck is ended before the time-out of its call is reported."
+        )
+    if _switch(environment.get("TORCH_FR_DUMP_DYNAMIC_FILE_NAME", "0"), False):
+        remarks.append(
+            "Remark: TORCH_FR_DUMP_DYNAMIC_FILE_NAME is on: the prefix is read anew at each dump, so what the program "
+            "sets later counts, not what is seen here."
+        )
+    configured = any(name.startswith(_RECORDERS_OWN) for name in environment)
+    if configured and not _switch(environment.get("TORCH_NCCL_ENABLE_TIMING", "0"), False):
+        remarks.append(
+            "Remark: TORCH_NCCL_ENABLE_TIMING is off, as by default: dumps do not tell calls that run on the GPU from "
+            "calls that wait to; set it to 1 for that, at some cost."
+        )
+    return remarks
 
 
 def _switch(value: str, default: bool) -> bool:
@@ -127,6 +216,10 @@ def _number(value: str) -> int | None:
     word = value.strip()
     digits = word[1:] if word[:1] in "+-" else word
     return int(word) if digits.isascii() and digits.isdigit() and len(digits) <= 18 else None
+
+
+def _dotted(release: tuple[int, int]) -> str:
+    return f"{release[0]}.{release[1]}"
 
 
 def _shown(value: str) -> str:

@@ -12,6 +12,7 @@ from torchtriage.artefacts.isolate import read_isolated
 from torchtriage.flight.analyze import FlightFindings, analyze
 from torchtriage.flight.environment import check_environment
 from torchtriage.flight.model import RankDump
+from torchtriage.flight.torch_version import installed_torch_version
 from torchtriage.report import Culprits, FlightReport, NextCheck
 from torchtriage.wording import rank_words, some
 
@@ -50,6 +51,7 @@ def analyze_flight_recorder(
     paths: Paths,
     *,
     check_env: bool = False,
+    pids: Sequence[int] | None = None,
     roots: Sequence[Path] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> FlightReport:
@@ -58,6 +60,7 @@ def analyze_flight_recorder(
     Args:
         paths: dumps (pickle or JSON, compressed or not), folders, bundles or archives that hold them.
         check_env: also say whether this process's environment would let the flight recorder work.
+        pids: with ``check_env``, running processes of a job whose environments are checked instead; only /proc is read.
         roots: when given, every path must lie inside one of these folders.
         progress: called with (dumps read, dumps in all), from other threads.
 
@@ -67,10 +70,14 @@ def analyze_flight_recorder(
 
     Raises:
         InputNotFoundError, OutsideRootsError: see :func:`torchtriage.artefacts.inputs.open_inputs`.
+        NoJobError: a pid is not there.
     """
+    remarks = _remarks(pids) if check_env else []
     if check_env and not paths:
-        remarks = check_environment(os.environ)
-        summary = f"This environment: {len(remarks)} remark(s)" if remarks else "This environment records and dumps"
+        whose = "This environment" if not pids else f"The environment of pid {', '.join(map(str, pids))}"
+        n_faults = sum("Remark: " not in remark and "Nothing in the environment" not in remark for remark in remarks)
+        what = f"{n_faults} thing(s) to change" if n_faults else "nothing that keeps the flight recorder from its work"
+        summary = f"{whose}: {what}"
         return FlightReport(tool="analyze_flight_recorder", status="inconclusive", summary=summary, environment=remarks)
     with open_inputs(paths, roots) as inputs:
         gaps = [*inputs.gaps, *inputs.unopened()]
@@ -95,8 +102,23 @@ def analyze_flight_recorder(
         evidence=[quote for signal in found.signals for quote in signal.evidence][:MAX_EVIDENCE],
         stuck_groups=found.stuck_groups[:MAX_STUCK_GROUPS],
         picture=found.picture,
-        environment=check_environment(os.environ) if check_env else [],
+        environment=remarks,
     )
+
+
+def _remarks(pids: Sequence[int] | None) -> list[str]:
+    """What :func:`check_environment` says of this process, or of running ones.
+
+    Raises:
+        NoJobError: a pid is not there.
+    """
+    if not pids:
+        return check_environment(os.environ, installed_torch_version())
+    from torchtriage.bundle.processes import choose, find_processes
+    from torchtriage.flight.probe import environment_of_job
+
+    named = [one for one in choose(find_processes(pids=pids), pids=pids) if one.pid in set(pids)]
+    return [f"pid {one.pid}: {remark}" for one in named for remark in environment_of_job(one)]
 
 
 def rank_dumps(outcomes: Sequence[Outcome]) -> list[RankDump]:

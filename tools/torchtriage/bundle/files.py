@@ -1,0 +1,35 @@
+"""Writing the files of a bundle: new files only, private, nothing followed that somebody else planted there."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def write_new(path: Path, data: bytes, *, mtime_ns: int | None = None) -> None:
+    """Write a file that does not exist yet, readable by its owner alone; its folder is made if it is missing.
+
+    Args:
+        path: where to; the last step is never followed if it is a link.
+        data: the whole content.
+        mtime_ns: the time of last change to give it, for a copy of a file whose time says something.
+
+    Raises:
+        FileExistsError: something is there already.
+        OSError: it cannot be written.
+    """
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(data)
+        if mtime_ns is not None:
+            file.flush()
+            os.utime(descriptor, ns=(mtime_ns, mtime_ns))
+
+
+def path_in_bundle(folder: Path, name: str) -> str:
+    """How the manifest names ``folder/name``, where ``folder`` is one host's folder in the bundle."""
+    return f"{folder.name}/{name}"

@@ -1,0 +1,338 @@
+"""Takes the flight-recorder dumps of a job on this node: those that lie there, and fresh ones where the job has pipes.
+
+A process that was started with ``TORCH_NCCL_DEBUG_INFO_PIPE_FILE`` writes a dump when something is written to its pipe.
+The dump goes to the same file as the last one, so what lies there is copied first. The process does the writing in a
+thread of its own and may need the interpreter's lock for it: where that is held, no dump comes, and waiting is bounded.
+"""
+
+from __future__ import annotations
+
+import bz2
+import contextlib
+import errno
+import os
+import pwd
+import re
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from torchtriage.artefacts.clean import clean_text
+from torchtriage.bundle.files import path_in_bundle, write_new
+from torchtriage.bundle.manifest import Item
+from torchtriage.flight import job_files
+from torchtriage.flight.environment import check_environment
+from torchtriage.flight.prefix import OLDER_DEFAULT, PIPE_NAME, PREFIX_NAMES, default_prefixes
+from torchtriage.flight.torch_version import torch_version_of
+from torchtriage.ras.nccl_version import mapped_libraries
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from torchtriage.bundle.processes import JobProcess
+
+KIND = "flight_recorder"
+MAX_DUMP_BYTES = 128 << 20
+MAX_ALL_BYTES = 1 << 30
+_LOOK_S = 0.1
+_PIPE_NUMBER = re.compile(r"(?<!\d)(\d{1,6})\.pipe$")
+_CLOCK_SLACK_NS = 2 * 10**9
+_NAMES = (*PREFIX_NAMES, PIPE_NAME, "XDG_CACHE_HOME", "HOME")
+# A whole dump ends like this: pickle's STOP, or the end of a JSON object.
+_ENDS = (b".", b"}", b"}\n")
+
+
+@dataclass
+class _Rank:
+    """One process that is asked, and what is known of its files."""
+
+    process: JobProcess
+    rank: int
+    pipes: list[str]
+    files: list[str]
+    """Where its dumps may be, as we see them."""
+    configured: bool
+    items: list[Item] = field(default_factory=list[Item])
+    before: dict[str, job_files.Signature | None] = field(default_factory=dict[str, "job_files.Signature | None"])
+    asked: str | None = None
+    looks: dict[str, tuple[job_files.Signature, int]] = field(
+        default_factory=dict[str, "tuple[job_files.Signature, int]"]
+    )
+
+
+def probe_flight(
+    processes: Sequence[JobProcess],
+    folder: Path,
+    *,
+    host: str,
+    timeout_s: float = 8.0,
+    proc: Path = Path("/proc"),
+    sleep: Callable[[float], None] = time.sleep,
+) -> list[Item]:
+    """Copy the dumps of a job's ranks to ``folder/flight/`` and ask those with a pipe for fresh ones.
+
+    Args:
+        processes: the job's processes on this node; only those with a rank are looked at.
+        folder: this host's folder in the bundle.
+        host: its name, for the manifest.
+        timeout_s: how long to wait for the fresh dumps of all ranks together; torch looks at its pipe every second.
+        proc: where /proc lies.
+        sleep: waits between two looks.
+
+    Returns:
+        An item for each dump copied and each rank that could not be asked; one item, ``ok`` and without a path, when
+        there is neither dump nor pipe.
+    """
+    looked = [_look_up(process, proc) for process in processes if process.role == "rank"]
+    ranks = [rank for rank in looked if rank is not None]
+    left_bytes = MAX_ALL_BYTES
+    for rank in ranks:
+        left_bytes -= _copy_present(rank, folder, host, left_bytes, proc)
+    for rank in ranks:
+        _ask(rank, host, proc)
+    _await([rank for rank in ranks if rank.asked is not None], folder, host, timeout_s, left_bytes, sleep)
+    items = [item for rank in ranks for item in rank.items]
+    if ranks and not items:
+        items.append(
+            Item(
+                path="", kind=KIND, host=host, ok=True, redacted=False,
+                reason="no rank has written a dump or has a pipe to be asked through: start the job with "
+                f"{PIPE_NAME} set to a file prefix to have dumps on demand",
+            )
+        )  # fmt: skip
+    return items
+
+
+def environment_of_job(process: JobProcess, *, proc: Path = Path("/proc")) -> list[str]:
+    """What :func:`check_environment` says of a running process: will its flight recorder record, and where."""
+    environment = dict(process.environment)
+    variables = job_files.variables_of(process.pid, _NAMES, proc)
+    environment.update({name: variables[name] for name in (*PREFIX_NAMES, PIPE_NAME) if name in variables})
+    uses_nccl = bool(mapped_libraries(process.pid, proc))
+    version = torch_version_of(process.pid, proc)
+    sentences = check_environment(
+        environment,
+        version,
+        uid=process.uid,
+        root=None if _sees_what_we_see(process.pid, proc) else proc / str(process.pid) / "root",
+        backend=None if uses_nccl or version is None else "gloo",
+    )
+    prefixes, configured = _prefixes(process, variables)
+    number = "<rank>" if process.rank is None else str(process.rank)
+    where = clean_text(prefixes[0] + number, 200)
+    if not configured:
+        where += f" (in older releases to {OLDER_DEFAULT}{number})"
+    return [*sentences, f"Remark: this process's dumps go to {where}, if the program itself sets no other prefix."]
+
+
+def _sees_what_we_see(pid: int, proc: Path) -> bool:
+    try:
+        return job_files.as_seen_here("/", pid, proc) == "/"
+    except OSError:
+        return True
+
+
+def _look_up(process: JobProcess, proc: Path) -> _Rank | None:
+    variables = job_files.variables_of(process.pid, _NAMES, proc)
+    prefixes, configured = _prefixes(process, variables)
+    stem = job_files.first_set(variables, process.environment, PIPE_NAME)
+    held = job_files.open_fifos_of(process.pid, proc)
+    rank = process.rank if process.rank is not None else _rank_by_pipes(held, stem)
+    if rank is None:
+        return None
+    pipes = [*([f"{stem}{rank}.pipe"] if stem else []), *(pipe for pipe in held if pipe.endswith(f"{rank}.pipe"))]
+    # A program that names its files itself often gives the pipe and the dumps one stem.
+    prefixes += [pipe.removesuffix(f"{rank}.pipe") for pipe in pipes]
+    files: list[str] = []
+    for prefix in dict.fromkeys(prefixes):
+        with contextlib.suppress(OSError, ValueError):
+            files.append(job_files.as_seen_here(f"{prefix}{rank}", process.pid, proc))
+    return _Rank(process, rank, list(dict.fromkeys(pipes)), list(dict.fromkeys(files)), configured)
+
+
+def _rank_by_pipes(held: Sequence[str], stem: str | None) -> int | None:
+    """The rank of a process whose program set it: torch put it into the name of the pipe that the process reads."""
+    names = [pipe.removeprefix(stem) if stem and pipe.startswith(stem) else pipe for pipe in held]
+    found = {int(number[1]) for name in names if (number := _PIPE_NUMBER.search(name)) is not None}
+    return found.pop() if len(found) == 1 else None
+
+
+def _prefixes(process: JobProcess, variables: dict[str, str]) -> tuple[list[str], bool]:
+    """(prefixes of dumps, likeliest first; whether the job's variables give one)."""
+    named = [v for n in PREFIX_NAMES if (v := job_files.first_set(variables, process.environment, n)) is not None]
+    try:
+        home = pwd.getpwuid(process.uid).pw_dir
+    except (KeyError, OverflowError):
+        home = None
+    return [*named, *default_prefixes(variables, home)], bool(named)
+
+
+def _copy_present(rank: _Rank, folder: Path, host: str, left_bytes: int, proc: Path) -> int:
+    """Copy what lies at the rank's prefixes; the number of bytes taken."""
+    started_ns = job_files.started_ns(rank.process.start_ticks, proc)
+    taken = 0
+    for number, path in enumerate(rank.files):
+        before = rank.before[path] = job_files.signature_of(path)
+        if before is None:
+            continue
+        limit_bytes = min(MAX_DUMP_BYTES, left_bytes - taken)
+        if started_ns is None or before.mtime_ns >= started_ns - _CLOCK_SLACK_NS:
+            item = _copy(rank, path, folder, _name("nccl_trace_rank_", rank.rank, number), host, limit_bytes)
+        elif rank.pipes:
+            # A dump of an earlier run must not speak for a rank of this one, and a fresh dump will overwrite it: it is
+            # saved in a form that is not taken for a dump.
+            name = _name("earlier_run_rank_", rank.rank, number) + ".bz2"
+            item = _copy(rank, path, folder, name, host, limit_bytes, pack=bz2.compress)
+            item.reason = item.reason or _EARLIER
+        elif rank.configured and number == 0:
+            item = _item(rank, host, ["cp", clean_text(path)], ok=True)
+            item.reason = f"{_EARLIER}; it was left where it lies: {clean_text(path)}"
+        else:
+            continue
+        rank.items.append(item)
+        taken += before.size if item.ok and item.path else 0
+    return taken
+
+
+_EARLIER = "this dump was written before the process started, so it is of an earlier run"
+
+
+def _item(rank: _Rank, host: str, command: list[str], *, ok: bool) -> Item:
+    return Item(
+        path="", kind=KIND, rank=rank.rank, pid=rank.process.pid, host=host, command=command, ok=ok, redacted=False
+    )
+
+
+def _name(stem: str, rank: int, number: int) -> str:
+    return f"flight/{stem}{rank}" + (f" ({number + 1})" if number else "")
+
+
+def _copy(
+    rank: _Rank,
+    path: str,
+    folder: Path,
+    name: str,
+    host: str,
+    limit_bytes: int,
+    pack: Callable[[bytes], bytes] = bytes,
+) -> Item:
+    command = ["cp", "--preserve=timestamps", clean_text(path), path_in_bundle(folder, name)]
+    item = _item(rank, host, command, ok=False)
+    try:
+        data, signature = job_files.read_owned(path, rank.process.uid, max(0, limit_bytes))
+    except job_files.NotTheJobsError as error:
+        item.error, item.reason = str(error), "what lies where this rank's dump should be was not opened"
+        return item
+    except OSError as error:
+        item.error = clean_text(error.strerror or str(error))
+        item.reason = "run the collector as the job's user or as root, on the node of the job"
+        if error.errno == errno.ELOOP:
+            item.reason = "a link lies where this rank's dump should be; links are not followed"
+        return item
+    try:
+        write_new(folder / name, pack(data), mtime_ns=signature.mtime_ns)
+    except OSError as error:
+        item.error, item.reason = clean_text(str(error)), "the dump could not be written to the bundle"
+        return item
+    item.path, item.ok = path_in_bundle(folder, name), True
+    if signature.size > len(data):
+        item.ok, item.error = False, f"the dump is larger than {limit_bytes} bytes"
+        item.reason = "only its beginning was kept"
+    return item
+
+
+def _ask(rank: _Rank, host: str, proc: Path) -> None:
+    """Write to the first of the rank's pipes that takes it; what went wrong otherwise becomes an item."""
+    problem: tuple[str, str] | None = None
+    for pipe in rank.pipes:
+        try:
+            at = job_files.as_seen_here(pipe, rank.process.pid, proc)
+            job_files.write_to_fifo(at, rank.process.uid, b"1\n")
+        except job_files.NotTheJobsError as error:
+            problem = (str(error), "only a pipe that the job itself made is written to")
+        except OSError as error:
+            said = clean_text(error.strerror or str(error))
+            problem = (said, _PIPE_REASONS.get(error.errno or 0, "run the collector as the job's user or as root"))
+        else:
+            rank.asked = pipe
+            return
+    if problem is not None:
+        rank.items.append(_no_dump(rank, host, rank.pipes[0], *problem))
+
+
+_PIPE_REASONS = {
+    errno.ENXIO: "nobody reads this pipe: the process has ended, or its NCCL group is not made yet",
+    errno.ENOENT: "there is no such pipe: torch makes it with the first NCCL group, and never for gloo",
+    errno.ELOOP: "a link lies where the pipe should be; links are not followed",
+    errno.EAGAIN: "the pipe is full: the thread that should read it is stuck",
+}
+_NO_ANSWER = (
+    "the process was asked and wrote no dump in time: it may be stopped, another thread may hold the interpreter's "
+    "lock that the dump needs, or its monitor thread is off (TORCH_NCCL_ENABLE_MONITORING, TORCH_NCCL_DUMP_ON_TIMEOUT)"
+)
+
+
+def _no_dump(rank: _Rank, host: str, pipe: str, error: str, reason: str) -> Item:
+    item = _item(rank, host, ["tee", clean_text(pipe)], ok=False)
+    item.error, item.reason = error, reason
+    return item
+
+
+def _await(
+    ranks: list[_Rank], folder: Path, host: str, timeout_s: float, left_bytes: int, sleep: Callable[[float], None]
+) -> None:
+    """Take each fresh dump once it is whole and has stopped growing."""
+    deadline = time.monotonic() + timeout_s
+    while ranks:
+        late = time.monotonic() >= deadline
+        waiting: list[_Rank] = []
+        for rank in ranks:
+            fresh = _fresh(rank, even_if_cut=late)
+            if fresh is None:
+                waiting.append(rank)
+                continue
+            path, whole = fresh
+            name = _name("ondemand_nccl_trace_rank_", rank.rank, 0)
+            item = _copy(rank, path, folder, name, host, min(MAX_DUMP_BYTES, left_bytes))
+            item.command = ["tee", clean_text(rank.asked or "")]
+            left_bytes -= rank.looks[path][0].size
+            if item.ok and not whole:
+                item.ok, item.error = False, "the dump was still being written when time was up"
+                item.reason = "what was there of it was kept"
+            rank.items.append(item)
+        ranks = waiting
+        if late:
+            break
+        if ranks:
+            sleep(_LOOK_S)
+    for rank in ranks:
+        rank.items.append(_no_dump(rank, host, rank.asked or "", "no dump came", _NO_ANSWER))
+
+
+def _fresh(rank: _Rank, *, even_if_cut: bool) -> tuple[str, bool] | None:
+    """(path of a dump written since the rank was asked, whether it is whole)."""
+    for path in rank.files:
+        now = job_files.signature_of(path)
+        if now is None or now == rank.before.get(path):
+            continue
+        known, times = rank.looks.get(path, (None, 0))
+        times = times + 1 if now == known else 0
+        rank.looks[path] = (now, times)
+        whole = times > 1 and now.size > 0 and _ends_well(path, now.size)
+        if whole or (even_if_cut and now.size > 0):
+            return path, whole
+    return None
+
+
+def _ends_well(path: str, size: int) -> bool:
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return True  # the copy will say why it cannot be read
+    try:
+        return os.pread(descriptor, 2, max(0, size - 2)).endswith(_ENDS)
+    except OSError:
+        return True
+    finally:
+        os.close(descriptor)
