@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from torchtriage.artefacts.clean import clean_text
     from torchtriage.artefacts.evidence import check_evidence
+    from torchtriage.bundle.tool import collect
     from torchtriage.flight.tool import analyze_flight_recorder
     from torchtriage.knowledge.tool import playbook
+    from torchtriage.stacks.live import record_flamegraph
     from torchtriage.stacks.tool import dump_stacks
     from torchtriage.verdict.tool import explain_symptom, triage
 
@@ -21,9 +23,11 @@ _HOMES = {
     "analyze_flight_recorder": "torchtriage.flight.tool",
     "check_evidence": "torchtriage.artefacts.evidence",
     "clean_text": "torchtriage.artefacts.clean",
+    "collect": "torchtriage.bundle.tool",
     "dump_stacks": "torchtriage.stacks.tool",
     "explain_symptom": "torchtriage.verdict.tool",
     "playbook": "torchtriage.knowledge.tool",
+    "record_flamegraph": "torchtriage.stacks.live",
     "triage": "torchtriage.verdict.tool",
 }
 
@@ -31,9 +35,11 @@ __all__ = [
     "analyze_flight_recorder",
     "check_evidence",
     "clean_text",
+    "collect",
     "dump_stacks",
     "explain_symptom",
     "playbook",
+    "record_flamegraph",
     "triage",
 ]
 

@@ -13,7 +13,7 @@ import time
 from typing import TYPE_CHECKING, Any, TextIO
 
 from torchtriage import __version__
-from torchtriage.errors import StreamError, TorchtriageError
+from torchtriage.errors import BadCallError, StreamError, TorchtriageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -92,8 +92,18 @@ def _parser() -> argparse.ArgumentParser:
         sub.set_defaults(handler=handler)
         return sub
 
-    sub = command("triage", "judge logs, dumps, bundles and archives: one verdict", _triage)
-    sub.add_argument("paths", nargs="+", metavar="PATH", help="files, folders, bundles, archives")
+    sub = command("triage", "judge logs, dumps, bundles and archives, or the job that runs here: one verdict", _triage)
+    sub.add_argument("paths", nargs="*", metavar="PATH", help="files, folders, bundles, archives")
+    sub.add_argument("--live", action="store_true", help="collect from the job on this node first, and judge that")
+    _add_live(sub)
+    sub.add_argument("-o", "--output", metavar="PATH", help="of --live: where the bundle is kept")
+
+    sub = command("collect", "look at all ranks of a job on this node, without harm, and keep a bundle", _collect)
+    _add_live(sub)
+    sub.add_argument("-o", "--output", metavar="PATH", help="a new folder, or a file that ends in .tar.zst")
+    _add_native(sub)
+    sub.add_argument("--launcher", action="store_true", help="also the stacks of torchrun and other launchers")
+    sub.add_argument("--force-ras", action="store_true", help="ask NCCL RAS although NCCL's version cannot be told")
 
     sub = command("explain-symptom", "judge a pasted error or a symptom in words", _explain_symptom)
     sub.add_argument("--text", required=True, help="the error, the log lines or the symptom; - reads standard input")
@@ -109,11 +119,24 @@ def _parser() -> argparse.ArgumentParser:
     )
 
     sub = command(
-        "dump-stacks", "classify recorded stack dumps over ranks: who does not wait where the others do", _stacks
+        "dump-stacks", "classify stacks over ranks, recorded or live: who does not wait where the others do", _stacks
     )
     sub.add_argument(
         "paths", nargs="*", metavar="PATH", help="dumps of py-spy, pystack or faulthandler, or their folder"
     )
+    sub.add_argument("--live", action="store_true", help="dump the ranks of the job on this node")
+    _add_live(sub)
+    _add_native(sub)
+    sub.add_argument("--output-dir", metavar="DIR", help="where live dumps go (default: $TMPDIR/halo_diag_stacks)")
+
+    sub = command("record-flamegraph", "record where the ranks of a running job spend their time", _flamegraph)
+    _add_live(sub)
+    sub.add_argument("--duration", type=float, default=30.0, metavar="S", help="seconds (default: 30)")
+    sub.add_argument("--rate", type=int, default=100, metavar="HZ", help="samples a second (default: 100)")
+    sub.add_argument("--native", action="store_true", help="with native frames")
+    sub.add_argument("--idle", action="store_true", help="with threads that wait")
+    sub.add_argument("--speedscope", action="store_true", help="also write files for speedscope.app")
+    sub.add_argument("--output-dir", metavar="DIR", help="default: $TMPDIR/halo_diag_flamegraphs")
 
     sub = command("playbook", "look up a failure mode by id or by words", _playbook)
     sub.add_argument("query", nargs="*", metavar="WORD", help="an id, or words; leave it out to list all")
@@ -126,14 +149,55 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("--host", default="127.0.0.1", help="address for --http (default: %(default)s)")
     sub.add_argument("--port", type=int, default=8765, help="port for --http (default: %(default)s)")
     sub.add_argument("--root", action="append", default=[], metavar="DIR", help="read only inside DIR; repeatable")
+    sub.add_argument("--allow-live", action="store_true", help="let clients look at running processes (collect)")
     return parser
+
+
+def _add_live(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--pid", action="append", type=int, default=[], metavar="PID", help="a rank; repeatable")
+    parser.add_argument("--job", metavar="KEY", help="which job, when several run here: a part of its key")
+
+
+def _add_native(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--native",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="native frames of ranks too (default)",
+    )
 
 
 def _triage(options: argparse.Namespace) -> int:
     from torchtriage.verdict.render import render
     from torchtriage.verdict.tool import triage
 
-    return _show(triage(options.paths, progress=_progress_bar()), render, as_json=options.json)
+    live = bool(options.live or options.pid or options.job or options.output)
+    if not live and not options.paths:
+        raise BadCallError("give the files or folders that the job left behind, or --live for the job that runs here")
+    verdict = triage(
+        options.paths, live=live, pids=options.pid, job=options.job, output=options.output, progress=_progress_bar()
+    )
+    return _show(verdict, render, as_json=options.json)
+
+
+def _collect(options: argparse.Namespace) -> int:
+    from torchtriage.bundle.tool import collect, render
+
+    report = collect(
+        pids=options.pid, output=options.output, job=options.job, native=options.native, launcher=options.launcher,
+        force_ras=options.force_ras, progress=_progress_bar("probing", "probes"),
+    )  # fmt: skip
+    return _show(report, render, as_json=options.json)
+
+
+def _flamegraph(options: argparse.Namespace) -> int:
+    from torchtriage.stacks.live import record_flamegraph, render_flamegraph
+
+    report = record_flamegraph(
+        pids=options.pid, job=options.job, duration=options.duration, rate=options.rate, native=options.native,
+        idle=options.idle, speedscope=options.speedscope, output_dir=options.output_dir,
+    )  # fmt: skip
+    return _show(report, render_flamegraph, as_json=options.json)
 
 
 def _explain_symptom(options: argparse.Namespace) -> int:
@@ -156,7 +220,11 @@ def _flight(options: argparse.Namespace) -> int:
 def _stacks(options: argparse.Namespace) -> int:
     from torchtriage.stacks.tool import dump_stacks, render
 
-    return _show(dump_stacks(options.paths or None), render, as_json=options.json)
+    report = dump_stacks(
+        options.paths or None, pids=options.pid, job=options.job, native=options.native,
+        output_dir=options.output_dir, live=options.live,
+    )  # fmt: skip
+    return _show(report, render, as_json=options.json)
 
 
 def _playbook(options: argparse.Namespace) -> int:
@@ -179,7 +247,7 @@ def _schema(options: argparse.Namespace) -> int:
 def _serve(options: argparse.Namespace) -> int:
     from torchtriage.server import serve
 
-    serve(roots=options.root, http=options.http, host=options.host, port=options.port)
+    serve(roots=options.root, http=options.http, host=options.host, port=options.port, allow_live=options.allow_live)
     return 0
 
 
@@ -227,7 +295,7 @@ def _standard_input() -> str:
     return sys.stdin.buffer.read(MAX_STDIN_BYTES).decode("utf-8", errors="replace")
 
 
-def _progress_bar() -> Callable[[int, int], None] | None:
+def _progress_bar(doing: str = "reading", units: str = "files") -> Callable[[int, int], None] | None:
     """A one-line bar on stderr for work that takes longer than a moment; nothing when stderr is no terminal."""
     if not sys.stderr.isatty():
         return None
@@ -238,7 +306,7 @@ def _progress_bar() -> Callable[[int, int], None] | None:
             return
         width = 30 * done // max(total, 1)
         end = "\r\x1b[K" if done == total else ""
-        print(f"\rreading [{'#' * width:<30}] {done}/{total} files{end}", end="", file=sys.stderr, flush=True)
+        print(f"\r{doing} [{'#' * width:<30}] {done}/{total} {units}{end}", end="", file=sys.stderr, flush=True)
 
     return show
 

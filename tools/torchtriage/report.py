@@ -335,6 +335,7 @@ class Verdict(Report):
     candidates: Annotated[list[Candidate], Field(max_length=5)] = []
     ruled_out: list[RuledOut] = []
     recognised: Annotated[list[Recognised], Field(max_length=8, description="what lines of the logs mean")] = []
+    bundle: str | None = Field(default=None, description="of a live triage: the bundle that was judged")
 
 
 class RankStack(Model):
@@ -363,6 +364,45 @@ class StacksReport(Report):
     groups: list[StackGroup] = []
     culprits: Culprits = Culprits()
     evidence: list[Evidence] = []
+    output_dir: str | None = Field(default=None, description="where the dumps of running ranks were written")
+
+
+class HotFunction(Model):
+    """One function of a recorded process."""
+
+    function: str = Field(description="name and file, without the line")
+    line: int | None = Field(default=None, description="the line of it that was sampled most")
+    self_share: float = Field(description="of all samples: the function itself was running (or waiting)")
+    total_share: float = Field(description="of all samples: it or what it called")
+
+
+class RankProfile(Model):
+    """Where a process spent its time."""
+
+    rank: int | None
+    pid: int | None
+    host: str | None = None
+    artefact: str
+    samples: int
+    hottest: list[HotFunction]
+
+
+class ProfileDifference(Model):
+    """What one rank does more, or less, than most others."""
+
+    rank: int
+    function: str
+    share: float = Field(description="of the rank's samples, with what the function called")
+    others_share: float = Field(description="the median of all ranks; of two ranks, the other's")
+
+
+class FlamegraphReport(Report):
+    """Answer of ``record_flamegraph``: the pictures, the hottest functions and what one rank does alone."""
+
+    status: Literal["collected", "partial", "nothing_found"]  # pyright: ignore[reportIncompatibleVariableOverride]
+    ranks: list[RankProfile] = []
+    differences: list[ProfileDifference] = []
+    output_dir: str | None = None
 
 
 class CollectReport(Report):

@@ -28,6 +28,8 @@ def _models() -> dict[str, type[BaseModel]]:
         "dump-stacks": report.StacksReport,
         "analyze-flight-recorder": report.FlightReport,
         "playbook": report.PlaybookReport,
+        "collect": report.CollectReport,
+        "record-flamegraph": report.FlamegraphReport,
         "manifest": Manifest,
         "case": Case,
     }

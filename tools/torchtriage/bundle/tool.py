@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
-import socket
 import sys
 from collections import Counter
 from datetime import datetime, timezone
@@ -17,6 +15,7 @@ from torchtriage.artefacts.clean import clean_text
 from torchtriage.bundle.collect import Collected, collect_node
 from torchtriage.bundle.files import write_new
 from torchtriage.bundle.folders import default_base, private_folder
+from torchtriage.bundle.host import host_name
 from torchtriage.bundle.manifest import Job, Manifest
 from torchtriage.bundle.pack import ENDINGS, check_packed_name, pack
 from torchtriage.bundle.processes import NoJobError, choose, find_processes
@@ -106,11 +105,6 @@ def collect(
     if packed is not None:
         pack(root, packed)
     return _report(chosen, found, str(packed or root), root)
-
-
-def host_name() -> str:
-    """This node's name as a folder's name."""
-    return re.sub(r"[^\w.-]", "_", clean_text(socket.gethostname(), 64)).strip(".") or "host"
 
 
 def _bundle_folder(output: str | None, name: str) -> Path:

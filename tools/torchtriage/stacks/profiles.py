@@ -9,11 +9,9 @@ from html import unescape
 from statistics import median
 from typing import TYPE_CHECKING
 
-from pydantic import Field
-
 from torchtriage.artefacts.clean import clean_text
 from torchtriage.errors import UnreadableError
-from torchtriage.report import Model
+from torchtriage.report import HotFunction, ProfileDifference, RankProfile
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,35 +28,6 @@ _BOX = re.compile(
     r'<title>([^<]{1,8192})</title><rect x="[^"]{1,32}" y="(\d{1,7})"[^>]{0,200}? fg:x="(\d{1,12})" fg:w="(\d{1,12})"/>'
 )
 _LABEL = re.compile(r"^(.{1,8000}?)(?::(\d{1,9}))?(\))? \([\d,]{1,16} samples, [\d.]{1,8}%\)$", re.DOTALL)
-
-
-class HotFunction(Model):
-    """One function of a recorded process."""
-
-    function: str = Field(description="name and file, without the line")
-    line: int | None = Field(default=None, description="the line of it that was sampled most")
-    self_share: float = Field(description="of all samples: the function itself was running (or waiting)")
-    total_share: float = Field(description="of all samples: it or what it called")
-
-
-class RankProfile(Model):
-    """Where a process spent its time."""
-
-    rank: int | None
-    pid: int | None
-    host: str | None = None
-    artefact: str
-    samples: int
-    hottest: list[HotFunction]
-
-
-class ProfileDifference(Model):
-    """What one rank does more, or less, than most others."""
-
-    rank: int
-    function: str
-    share: float = Field(description="of the rank's samples, with what the function called")
-    others_share: float = Field(description="the median of all ranks; of two ranks, the other's")
 
 
 @dataclass

@@ -32,27 +32,44 @@ def dump_stacks(
     *,
     pids: Sequence[int] | None = None,
     job: str | None = None,
-    native: bool = False,
+    native: bool = True,
     output_dir: str | None = None,
+    live: bool = False,
     roots: Sequence[Path] | None = None,
 ) -> StacksReport:
     """Say what each rank's main thread is doing and which rank is not waiting for the others.
 
     Args:
         paths: files, folders or archives with recorded stack dumps (and ``rank-of-pid<P>`` notes).
-        pids, job, native, output_dir: for dumping live processes.
+        pids: running ranks to dump; their children come with them.
+        job: the job on this node whose ranks are dumped, by a part of its key; needed when several run.
+        native: with native frames of running ranks.
+        output_dir: where dumps of running ranks are kept; ``$TMPDIR/halo_diag_stacks`` when None.
+        live: dump the ranks of the one job that runs here. ``pids``, ``job`` and ``output_dir`` imply it.
         roots: when given, only paths inside these folders are opened.
 
     Raises:
-        BadCallError: no ``paths``.
-        InputNotFoundError, OutsideRootsError: a path cannot be opened.
+        BadCallError: neither ``paths`` nor anything live was asked for, or both; see also ``stacks.live``.
+        InputNotFoundError, OutsideRootsError: a path cannot be opened, or no rank runs here.
     """
+    if live or pids or job or output_dir:
+        if paths:
+            raise BadCallError("recorded dumps and running processes are looked at by separate calls")
+        from torchtriage.stacks.live import dump_live
+
+        folder, failures = dump_live(pids, job, native=native, output_dir=output_dir)
+        report = _judge([str(folder)], None, failures)
+        report.output_dir = str(folder)
+        return report
     if not paths:
-        asked = pids or job or native or output_dir
-        raise BadCallError(f"{'live processes are not dumped by this call' if asked else 'no paths'}: {_RECORD_FIRST}")
+        raise BadCallError(f"no paths: {_RECORD_FIRST}; or look at running ranks: --live, --pid PID or --job JOB")
+    return _judge(paths, roots, [])
+
+
+def _judge(paths: Paths, roots: Sequence[Path] | None, failures: list[str]) -> StacksReport:
     with open_inputs(paths, roots) as inputs:
         dumps, rank_of_pid, gaps = read_dumps(inputs)
-        gaps = [*inputs.gaps, *inputs.unopened(), *gaps]
+        gaps = [*failures, *inputs.gaps, *inputs.unopened(), *gaps]
     findings = analyze(dumps, rank_of_pid)
     return _report(findings, gaps, path_names(paths))
 
@@ -200,6 +217,8 @@ def render(report: StacksReport) -> str:
         lines.append(f"  and {len(report.groups) - 8} more places")
     lines += [f"  pid {each.pid}: {each.state}  {each.where}" for each in report.ranks if each.rank is None][:8]
     lines += [f"  {each.artefact}:{each.where}  {each.quote[:100]}" for each in report.evidence[:3]]
+    if report.output_dir is not None:
+        lines.append(f"  dumps: {report.output_dir}")
     lines += [f"gap: {gap}" for gap in report.gaps[:4]]
     if len(report.gaps) > 4:
         lines.append(f"gap: and {len(report.gaps) - 4} more")

@@ -6,12 +6,12 @@ import shlex
 from typing import TYPE_CHECKING
 
 from torchtriage.artefacts.clean import clean_text
-from torchtriage.report import SUSPECTED_FROM
+from torchtriage.report import SUSPECTED_FROM, Verdict
 from torchtriage.verdict.compose import UNSEEN
 from torchtriage.wording import rank_words
 
 if TYPE_CHECKING:
-    from torchtriage.report import Evidence, NextCheck, Recognised, Report, Verdict
+    from torchtriage.report import Evidence, NextCheck, Recognised, Report
 
 MAX_QUOTE_CHARS = 170
 MAX_MEANINGS = 5
@@ -91,6 +91,8 @@ def closing_lines(report: Report) -> list[str]:
     if report.gaps:
         lines.append("Not seen or not judged:")
         lines += [f"  {gap}" for gap in report.gaps]
+    if isinstance(report, Verdict) and report.bundle is not None:
+        lines.append(f"Bundle: {clean_text(report.bundle, 300)}")
     for check in report.next_checks:
         lines.append(f"Next: {command(check)}")
         lines.append(f"      {check.why}")

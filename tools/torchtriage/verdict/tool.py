@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from torchtriage.artefacts.inputs import open_inputs, path_names
 from torchtriage.errors import BadCallError
 from torchtriage.knowledge.load import load_playbook
+from torchtriage.report import Verdict
 from torchtriage.verdict.compose import compose, compose_several_runs
 from torchtriage.verdict.decide import decide
 from torchtriage.verdict.gather import Findings, gather, scan_logs
@@ -18,14 +19,18 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from torchtriage.artefacts.inputs import Paths
-    from torchtriage.report import Verdict
 
 MAX_TEXT_CHARS = 2_000_000
+MAX_COLLECT_GAPS = 8
 
 
 def triage(
-    paths: Paths,
+    paths: Paths = (),
     *,
+    live: bool = False,
+    pids: Sequence[int] | None = None,
+    job: str | None = None,
+    output: str | None = None,
     roots: Sequence[Path] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Verdict:
@@ -33,12 +38,25 @@ def triage(
 
     Args:
         paths: files, folders, bundles and archives: logs, flight-recorder dumps, stack dumps, RAS answers, traces.
+        live: first ``collect`` from the job that runs on this node, then judge that bundle (with ``paths``, if any).
+        pids, job, output: of a live triage, see :func:`torchtriage.collect`.
         roots: when given, every path must lie inside one of these folders.
         progress: called with (files done, files in all) while structured files are read.
 
     Raises:
         InputNotFoundError, OutsideRootsError: the call names something that cannot be read.
+        BadCallError: of a live triage, see :func:`torchtriage.collect`.
     """
+    if live:
+        from torchtriage.bundle.tool import collect
+
+        collected = collect(pids=pids, job=job, output=output, progress=progress)
+        if collected.bundle is None:
+            return Verdict(tool="triage", status="inconclusive", summary=collected.summary, gaps=[collected.summary])
+        verdict = triage([*path_names(paths), collected.bundle], progress=progress)
+        verdict.bundle = collected.bundle
+        verdict.gaps[:0] = collected.gaps[:MAX_COLLECT_GAPS]
+        return verdict
     book = load_playbook()
     with open_inputs(paths, roots) as inputs:
         if runs := several_runs(inputs):

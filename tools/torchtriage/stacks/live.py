@@ -1,0 +1,177 @@
+"""``dump_stacks`` and ``record_flamegraph`` on running processes: choose, attach, write, judge what was written."""
+
+from __future__ import annotations
+
+import sys
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from torchtriage.artefacts.clean import clean_text
+from torchtriage.bundle.folders import default_base, private_folder
+from torchtriage.bundle.host import host_name
+from torchtriage.bundle.proc_facts import facts_of
+from torchtriage.bundle.processes import choose, find_processes
+from torchtriage.errors import BadCallError, UnreadableError
+from torchtriage.report import FlamegraphReport, NextCheck
+from torchtriage.stacks import flamegraph
+from torchtriage.stacks.probe import BASE, dump_processes
+from torchtriage.stacks.profiles import compare_ranks, read_flamegraph, summarise
+from torchtriage.wording import rank_words
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torchtriage.bundle.manifest import Item
+    from torchtriage.bundle.processes import JobProcess
+    from torchtriage.stacks.profiles import Profile
+
+AGAIN_AFTER_S = 2.0
+_STATES = {"D": "uninterruptible wait", "T": "stopped", "t": "stopped by a tracer", "Z": "ended, not yet reaped"}
+
+
+def chosen_processes(pids: Sequence[int] | None, job: str | None) -> list[JobProcess]:
+    """The processes of one job, or those named and their children; no launchers.
+
+    Raises:
+        BadCallError: not on Linux, or several jobs and none chosen.
+        NoJobError: no rank runs here, or a pid is not there.
+    """
+    if sys.platform != "linux":
+        raise BadCallError("live processes are looked at on Linux alone: run this on the node of the job")
+    return [p for p in choose(find_processes(pids=pids or ()), pids=pids, job=job) if p.role != "launcher"]
+
+
+def output_folder(base: str, output_dir: str | None, processes: Sequence[JobProcess]) -> Path:
+    """A new private folder ``<timestamp>-rank<NN>`` below ``$TMPDIR/base`` or below ``output_dir``.
+
+    Raises:
+        BadCallError: it cannot be made.
+    """
+    lowest = min((p.rank for p in processes if p.rank is not None), default=0)
+    name = f"{datetime.now():%Y%m%d-%H%M%S}-rank{lowest:02d}"
+    return private_folder(Path(output_dir) if output_dir is not None else default_base(base), name)
+
+
+def dump_live(
+    pids: Sequence[int] | None, job: str | None, *, native: bool, output_dir: str | None
+) -> tuple[Path, list[str]]:
+    """Dump the stacks of running ranks, twice; (the folder with the dumps, what could not be had and why).
+
+    Raises:
+        BadCallError, NoJobError: see :func:`chosen_processes` and :func:`output_folder`.
+    """
+    processes = chosen_processes(pids, job)
+    folder = output_folder(BASE, output_dir, processes)
+    items = dump_processes(processes, folder, host=host_name(), native=native, again_after_s=AGAIN_AFTER_S, root=folder)
+    return folder, [_failure(item) for item in items if item.error]
+
+
+def _failure(item: Item) -> str:
+    """Why a process could not be dumped, and what the kernel says of it all the same."""
+    who = f"rank {item.rank} (pid {item.pid})" if item.rank is not None else f"pid {item.pid}" if item.pid else "stacks"
+    text = f"{who}: {item.error}"
+    if item.reason:
+        text += f" - {item.reason}"
+    facts = facts_of(item.pid) if item.pid is not None and not item.ok else None
+    if facts is not None:
+        text += f"; /proc says: state {facts.state}"
+        if facts.state in _STATES:
+            text += f" ({_STATES[facts.state]})"
+        if facts.call is not None and facts.call.name:
+            text += f" in {facts.call.name}"
+            text += f" of {facts.call.path}" if facts.call.path else ""
+        elif facts.wchan:
+            text += f" in {facts.wchan}"
+        text += f", {facts.cpu_s:.1f} s of CPU time"
+    return clean_text(text, 480)
+
+
+def record_flamegraph(
+    *,
+    pids: Sequence[int] | None = None,
+    job: str | None = None,
+    duration: float = 30.0,
+    rate: int = 100,
+    native: bool = False,
+    idle: bool = False,
+    speedscope: bool = False,
+    output_dir: str | None = None,
+) -> FlamegraphReport:
+    """Record where the ranks of a running job spend their time, all together, and compare them.
+
+    Args:
+        pids: ranks to record; all of the job when None.
+        job: which job, when several run on this node.
+        duration: seconds.
+        rate: samples a second (Hz).
+        native: with native frames.
+        idle: with threads that wait; without it a rank that hangs gives no samples.
+        speedscope: also write files for speedscope.
+        output_dir: folder for the flame graphs; ``$TMPDIR/halo_diag_flamegraphs`` when None.
+
+    Returns:
+        ``collected``; ``partial`` when a rank could not be recorded; ``nothing_found`` when none was.
+
+    Raises:
+        BadCallError: no Linux, a value out of range, several jobs and none chosen, or the folder cannot be used.
+        NoJobError: no rank runs here, or a pid is not there.
+    """
+    if not 1 <= duration <= flamegraph.MAX_DURATION_S:
+        raise BadCallError(f"duration {duration}: takes 1 to {flamegraph.MAX_DURATION_S:.0f} seconds")
+    if not 1 <= rate <= flamegraph.MAX_RATE_HZ:
+        raise BadCallError(f"rate {rate}: takes 1 to {flamegraph.MAX_RATE_HZ} samples a second")
+    ranks = [p for p in chosen_processes(pids, job) if p.role == "rank" or (pids and p.pid in pids)]
+    folder = output_folder(flamegraph.BASE, output_dir, ranks)
+    items = flamegraph.record_processes(
+        ranks, folder, host=host_name(), duration_s=duration, rate_hz=rate, native=native, idle=idle,
+        speedscope=speedscope, root=folder,
+    )  # fmt: skip
+    gaps = [_failure(item) for item in items if item.error]
+    profiles: list[tuple[int, Profile]] = []
+    report = FlamegraphReport(tool="record_flamegraph", status="nothing_found", summary="", output_dir=str(folder))
+    for item in items:
+        if not item.path or not item.path.endswith(".svg"):
+            continue
+        try:
+            profile = read_flamegraph(folder / item.path)
+        except UnreadableError as error:
+            gaps.append(f"{item.path}: {error}")
+            continue
+        report.ranks.append(summarise(profile, item.path, rank=item.rank, pid=item.pid, host=item.host))
+        if item.rank is not None:
+            profiles.append((item.rank, profile))
+    report.differences = compare_ranks(profiles)
+    report.gaps = gaps
+    recorded = [p.rank for p in report.ranks if p.rank is not None]
+    if report.ranks:
+        report.status = "collected" if len(report.ranks) == len(ranks) and not gaps else "partial"
+        who = rank_words(recorded) if recorded else f"{len(report.ranks)} processes"
+        report.summary = f"{who} recorded for {duration:.0f} s in {folder}"
+        if report.differences:
+            most = report.differences[0]
+            report.summary += (
+                f"; rank {most.rank} spends {most.share:.0%} in {most.function}, the others {most.others_share:.0%}"
+            )
+    else:
+        report.summary = "no rank could be recorded" if gaps else "nothing was recorded"
+        report.next_checks = [NextCheck(tool="dump_stacks", why="one look at all stacks says where the ranks wait")]
+    return report
+
+
+def render_flamegraph(report: FlamegraphReport) -> str:
+    """Compact text: where each rank was, what differs, where the pictures are."""
+    lines = [f"{report.status}: {clean_text(report.summary, 400)}"]
+    for one in report.ranks[:8]:
+        hottest = ", ".join(f"{hot.self_share:.0%} {clean_text(hot.function, 70)}" for hot in one.hottest[:3])
+        who = f"rank {one.rank}" if one.rank is not None else f"pid {one.pid}"
+        lines.append(f"  {who}: {one.samples} samples; {hottest}")
+    if len(report.ranks) > 8:
+        lines.append(f"  and {len(report.ranks) - 8} more ranks")
+    lines += [
+        f"  rank {d.rank}: {d.share:.0%} in {clean_text(d.function, 80)}, the others {d.others_share:.0%}"
+        for d in report.differences[:3]
+    ]
+    lines += [f"gap: {clean_text(gap, 300)}" for gap in report.gaps[:4]]
+    lines += [f"next: {check.tool}: {check.why}" for check in report.next_checks[:1]]
+    return "\n".join(lines)
