@@ -138,3 +138,14 @@ def test_the_installed_torch_is_named_without_importing_it() -> None:
     assert release_of("2.13.0+cu130") == (2, 13)
     assert release_of("nightly") is None
     assert release_of(None) is None
+
+
+@pytest.mark.parametrize("word", ["on", "off", "", " 1", "enabled"])
+def test_a_switch_that_torch_does_not_read_is_told(word: str) -> None:
+    for name in ("TORCH_NCCL_DUMP_ON_TIMEOUT", "TORCH_INCLUDE_ONLY_ACTIVE"):
+        assert any(f"{name} is neither on nor off" in sentence for sentence in check_environment({name: word}))
+
+
+@pytest.mark.parametrize("word", ["Y", "yes", "1", "T", "True"])
+def test_a_switch_may_be_any_of_the_words_that_torch_reads(word: str) -> None:
+    assert "Nothing" in check_environment({"TORCH_NCCL_DUMP_ON_TIMEOUT": word})[0]

@@ -62,9 +62,29 @@ def test_two_ranks_that_both_receive_before_they_send_wait_for_each_other() -> N
     assert _told(analyze(job(*calls))) == [("order_deadlock", [0, 1])]
 
 
-def test_two_ranks_whose_sends_and_receives_meet_wait_for_nobody() -> None:
+def test_two_ranks_whose_send_and_receive_meet_have_both_come_to_it() -> None:
     found = analyze(job([p2p("recv", 0, 1), p2p("send", 0, 1)], [p2p("send", 1, 0), p2p("recv", 1, 0)]))
-    assert _told(found) == []
+    assert _told(found) == [("all_joined_none_finished", [0, 1])]
+
+
+def test_a_rank_that_never_came_to_its_receive_is_named_though_no_collective_waits() -> None:
+    past = loop(3, call("all_reduce", 5))
+    found = analyze(job([*past, p2p("send", 0, 1)], past, past))
+    assert (_told(found), found.culprit_ranks) == ([("behind_on_enqueue", [1])], [1])
+
+
+def test_a_rank_without_a_dump_that_its_neighbours_wait_for_is_named_and_they_are_not() -> None:
+    groups = {"pp": [0, 1, 2, 3], "all": [0, 1, 2, 3]}
+    norm = call("all_reduce", 5, group="all")
+    past = loop(3, norm)
+    calls = [
+        [*past, p2p("send", 0, 1, group="pp"), _open(norm)],
+        past,
+        [*past, p2p("recv", 2, 1, group="pp")],
+        [*past, _open(norm)],
+    ]
+    found = analyze([one for one in job(*calls, groups=groups) if one.rank != 1])
+    assert (_told(found)[0], found.culprit_ranks) == (("dump_missing", [1]), [1])
 
 
 def test_the_one_rank_that_most_wait_for_is_named_though_it_waits_for_them_elsewhere() -> None:

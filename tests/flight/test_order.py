@@ -63,3 +63,27 @@ def test_ranks_of_one_of_the_groups_alone_have_no_word_on_the_order() -> None:
     norm, own = dict(NORM, group="0", done=False), dict(GRADIENTS, group="1", done=False)
     found = analyze(job([norm], [own], [norm], [norm], groups=groups))
     assert [(d.kind, d.ranks) for d in found.divergences] == [("order_deadlock", [0, 1])]
+
+
+def order(*calls: list[dict[str, Any]]) -> tuple[bool, str]:
+    groups = {name: list(range(len(calls))) for name in GROUPS}
+    (signal,) = [s for s in analyze(job(*calls, groups=groups)).signals if s.name == "flight.order_deadlock"]
+    return signal.facts["all_joined"], signal.facts["turn"]
+
+
+def test_both_orders_are_seen_only_when_all_ranks_have_made_both_calls() -> None:
+    past, gradients, norm = [GRADIENTS, NORM] * 4, dict(GRADIENTS, done=False), dict(NORM, done=False)
+    assert order([*past, gradients, norm], [*past, norm, gradients]) == (True, "next")
+    assert order([*past, gradients], [*past, norm]) == (False, "next")
+
+
+def test_a_call_that_never_followed_on_the_one_that_peers_wait_in_is_of_another_part_of_the_program() -> None:
+    evaluate = dict(EVALUATE, done=True)
+    past = [*[GRADIENTS, NORM] * 4, evaluate, *[GRADIENTS, NORM] * 2]
+    stuck = [*past, dict(GRADIENTS, done=False)]
+    assert order(stuck, [*past, EVALUATE], stuck) == (False, "elsewhere")
+
+
+def test_the_turn_of_a_call_that_was_never_made_before_is_not_known() -> None:
+    past = [GRADIENTS, NORM] * 4
+    assert order([*past, dict(GRADIENTS, done=False)], [*past, EVALUATE]) == (False, "unknown")

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 YOUNG_MS = 5000
 TIMEOUT_SHARE = 5
 """A call is young for this part of its time-out at most."""
+LONG_MS = 30_000
+"""A call that waits this long, or for nearly its time-out, hangs: steps are shorter."""
 LEAST_WAITED = 0.9
 DUMPED_WITHIN_MS = 180_000
 """A watchdog's dump is written this soon after the time-out: it looks every second and lets dumps take a minute."""
@@ -32,15 +34,22 @@ def oldest_wait_ms(groups: Sequence[Group]) -> int | None:
     return max(waits) if waits and len(waits) == len(oldest) else None
 
 
-def waited_for_their_timeout(groups: Sequence[Group]) -> bool:
-    """Whether most dumps were written just after their oldest unfinished call had waited for its time-out."""
+def waited_long(groups: Sequence[Group], *, plausibly: bool) -> bool:
+    """Whether in most dumps the oldest unfinished call had waited long when the file was written.
+
+    Args:
+        groups: all groups.
+        plausibly: not much longer than its time-out, when the watchdog writes dumps. A copy of a file that is made
+            later gives it a time that is not.
+    """
     oldest = _oldest_calls(groups)
     n_waited = 0
     for dump, since_ms in oldest:
         timeout_ms = dump.summary["timeout_ms"]
-        if since_ms and timeout_ms and dump.written_ms is not None:
+        if since_ms and dump.written_ms is not None and (timeout_ms or not plausibly):
             waited_ms = dump.written_ms - since_ms
-            n_waited += LEAST_WAITED * timeout_ms <= waited_ms <= timeout_ms + DUMPED_WITHIN_MS
+            least_ms = min(LONG_MS, LEAST_WAITED * timeout_ms) if timeout_ms else LONG_MS
+            n_waited += waited_ms >= least_ms and (not plausibly or waited_ms <= timeout_ms + DUMPED_WITHIN_MS)
     return 2 * n_waited > len(oldest)
 
 
@@ -67,7 +76,7 @@ def _created_ms(member: Member) -> int | None:
 
 
 def _young_wait_ms(dump: RankDump, since_ms: int) -> int | None:
-    if dump.written_ms is None or dump.written_ms < _newest_ms(dump.summary["tracks"]) - CLOCK_SLACK_MS:
+    if dump.written_ms is None or dump.written_ms < newest_ms(dump.summary["tracks"]) - CLOCK_SLACK_MS:
         return None
     timeout_ms = dump.summary["timeout_ms"]
     limit_ms = YOUNG_MS if timeout_ms is None else min(YOUNG_MS, timeout_ms // TIMEOUT_SHARE)
@@ -75,6 +84,7 @@ def _young_wait_ms(dump: RankDump, since_ms: int) -> int | None:
     return wait_ms if wait_ms < limit_ms else None
 
 
-def _newest_ms(tracks: Sequence[dict[str, Any]]) -> int:
+def newest_ms(tracks: Sequence[dict[str, Any]]) -> int:
+    """When the newest call of a dump was made; 0 when none says so."""
     p2p_ms: list[int] = [row[6] for track in tracks for row in track["p2p"]]
     return max([*p2p_ms, *(track["last_ms"] for track in tracks)], default=0)

@@ -100,9 +100,12 @@ def _first_departures(
 ) -> list[Departure]:
     hard = comparer.hard.first_difference(tracks, start)
     end = hard if hard is not None else max(track.last for track in tracks) + 1
-    if check_conserved and (unequal := _first_unconserved(tracks, start, end, vocabulary)) is not None:
-        return [_unconserved_at(unequal, tracks)]
-    if shifted := _shifted_by_site(tracks, start, end, comparer):
+    unequal = _first_unconserved(tracks, start, end, vocabulary) if check_conserved else None
+    if unequal is not None:
+        # A call that one rank lacks brings other all-to-alls together than were meant to meet: their places say so.
+        shifted = _shifted_by_site(tracks, start, unequal + 1, comparer.place)
+        return shifted or [_unconserved_at(unequal, tracks)]
+    if shifted := _shifted_by_site(tracks, start, end, comparer.soft):
         return shifted
     return [] if hard is None else _depart_at(hard, tracks, vocabulary, comparer)
 
@@ -160,7 +163,7 @@ def _unconserved_at(seq: int, tracks: Sequence[Track]) -> Departure:
     )
 
 
-def _shifted_by_site(tracks: Sequence[Track], start: int, end: int, comparer: Comparer) -> list[Departure]:
+def _shifted_by_site(tracks: Sequence[Track], start: int, end: int, level: Level) -> list[Departure]:
     """Missing or extra calls that only the call sites show: the calls before ``end`` fit together as such.
 
     Accepted only when a shift makes all later calls agree, call sites included: code that differs by rank ("if rank ==
@@ -168,27 +171,27 @@ def _shifted_by_site(tracks: Sequence[Track], start: int, end: int, comparer: Co
     """
     alike = list(tracks)
     for _ in range(MAX_SITE_TRIES):
-        at = comparer.soft.first_difference(alike, start) if len(alike) > 1 else None
+        at = level.first_difference(alike, start) if len(alike) > 1 else None
         if at is None or at >= end:
             return []
-        found = _by_shift(at, alike, comparer)
-        if found and all(_earlier_sites_equal(d, start, comparer) for d in found):
+        found = _by_shift(at, alike, level)
+        if found and all(_earlier_sites_equal(d, start, level) for d in found):
             return found
-        _, others, _ = _sides(at, alike, comparer.soft)
+        _, others, _ = _sides(at, alike, level)
         left_out = {track.rank for track in others}
         alike = [track for track in alike if track.rank not in left_out]
     return []
 
 
-def _earlier_sites_equal(departure: Departure, start: int, comparer: Comparer) -> bool:
+def _earlier_sites_equal(departure: Departure, start: int, level: Level) -> bool:
     a, b = departure.witness.calls, departure.deviator.calls
     n = departure.seq - start
-    return n > 0 and comparer.soft.mismatch(a, start - a.first, b, start - b.first, n) is None
+    return n > 0 and level.mismatch(a, start - a.first, b, start - b.first, n) is None
 
 
-def _by_shift(seq: int, tracks: Sequence[Track], comparer: Comparer) -> list[Departure]:
+def _by_shift(seq: int, tracks: Sequence[Track], level: Level) -> list[Departure]:
     """Departures at ``seq`` that a shift of call sites explains for every deviating rank; else none."""
-    witness_side, deviating, sure = _sides(seq, tracks, comparer.soft)
+    witness_side, deviating, sure = _sides(seq, tracks, level)
     if not witness_side:
         return []
     witness = max(witness_side, key=_fullness)
@@ -196,7 +199,7 @@ def _by_shift(seq: int, tracks: Sequence[Track], comparer: Comparer) -> list[Dep
     found: dict[tuple[str, int], list[Track]] = {}
     for track in deviating:
         if track.calls not in shifts:
-            shifts[track.calls] = shift_of(seq, witness.calls, track.calls, comparer.soft)
+            shifts[track.calls] = shift_of(seq, witness.calls, track.calls, level)
         shift = shifts[track.calls]
         # One call that agrees may be chance, unless the shift also brings the ends together.
         if shift is None or (shift.agreeing < 2 and abs(witness.last - track.last) != shift.n_calls):

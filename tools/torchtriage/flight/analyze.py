@@ -34,6 +34,8 @@ class FlightFindings:
     stuck_groups: list[str] = field(default_factory=list[str])
     """Other groups in which calls are unfinished."""
     picture: list[str] = field(default_factory=list[str])
+    stands: bool = False
+    """Whether the job is known to hang, also where nobody can be named."""
 
 
 def analyze(dumps: Sequence[RankDump]) -> FlightFindings:
@@ -49,11 +51,14 @@ def analyze(dumps: Sequence[RankDump]) -> FlightFindings:
         for g in job.groups[:MAX_GROUPS_LISTED]
     ]
     if len(job.groups) > MAX_GROUPS_LISTED:
-        found.gaps.append(f"{len(job.groups)} process groups: only {MAX_GROUPS_LISTED} are listed, all were judged")
+        found.gaps.append(
+            f"{len(job.groups)} process groups: only {MAX_GROUPS_LISTED} are listed, all of these were judged"
+        )
     if not job.dumps:
         return found
     judged = judge_job(job)
     findings = judged.findings
+    found.stands = judged.stands
     if len(findings) > MAX_FINDINGS:
         found.gaps.append(f"{len(findings)} divergences: only the first {MAX_FINDINGS} are listed")
         findings = findings[:MAX_FINDINGS]
@@ -80,7 +85,7 @@ def analyze(dumps: Sequence[RankDump]) -> FlightFindings:
 
 def _culprits(findings: Sequence[Finding]) -> list[int]:
     """The ranks of the root divergence; of several root lags all, because their ranks wait for nobody."""
-    if not findings or findings[0].kind == "dump_missing":
+    if not findings:
         return []
     first = findings[0]
     if first.kind not in ("behind_on_enqueue", "behind_on_complete"):

@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from torchtriage.flight.age import oldest_wait_ms, waited_for_their_timeout
+from torchtriage.flight.age import oldest_wait_ms, waited_long
 from torchtriage.flight.align import find_departures
 from torchtriage.flight.circles import blamed, untying
 from torchtriage.flight.compare import TooMuchWorkError
@@ -16,7 +16,9 @@ from torchtriage.flight.findings import (
     from_departure,
     from_joined,
     from_lag,
+    from_met,
     from_missing,
+    from_not_posted,
     from_p2p,
     from_unanswered,
 )
@@ -39,6 +41,8 @@ if TYPE_CHECKING:
     from torchtriage.flight.wait_graph import Waits
     from torchtriage.flight.waits import Standing
 
+FEW_SHARE = 4
+"""Of a job of which more than this part left no dump, not all were collected: nobody is blamed for that."""
 _CONSERVED_FROM = (2, 4)  # all_to_all sizes are recorded rightly from schema 2.4 on (fr_trace, torch 2.13)
 
 
@@ -49,6 +53,8 @@ class Judged:
     findings: list[Finding] = field(default_factory=list[Finding])
     n_settled: int = 0
     moving: set[int] = field(default_factory=set[int])
+    stands: bool = False
+    """Whether the job is known to hang, whoever it is that it waits for."""
 
 
 @dataclass
@@ -96,11 +102,20 @@ def judge_job(job: Job) -> Judged:
     if not (departures or lags or circles or open_ended):
         late, joined = _joined(board)
         lags += late
+    if not (departures or lags or circles or joined or uncertain):
+        lags += _not_posted(board, ends - set(waits))
+    if not (departures or lags or circles or joined or uncertain):
+        joined += _met(board)
     live = [d for d in departures if d.facts["unfinished"]]
     done = [d for d in departures if not d.facts["unfinished"]]
-    parts = [[*live, *circles], lags, done, explained, joined]
+    missing = _missing(board)
+    # Where nobody who left a dump is to blame, what the others wait for comes before what follows from it.
+    awaited = [] if live or circles or lags or done else [one for one in missing if one.facts["unfinished"]]
+    parts = [[*live, *circles], lags, done, joined, awaited, explained, [one for one in missing if one not in awaited]]
     findings = [f for part in parts for f in sorted(part, key=Finding.order)]
-    return Judged(findings + _missing(shared, board.at, vocabulary), n_settled, motion.seen)
+    known = any(one.names_culprits for one in awaited)
+    stands = not moving and (known or (len(job.dumps) > 1 and waited_long(shared, plausibly=False)))
+    return Judged(findings, n_settled, motion.seen, stands)
 
 
 def _departures(board: _Board) -> tuple[list[Finding], int]:
@@ -126,7 +141,7 @@ def _departures(board: _Board) -> tuple[list[Finding], int]:
 def _motion(board: _Board) -> Motion:
     """Ranks that went on when they were dumped; what such ranks had not finished yet is no sign of a fault."""
     job, shared = board.job, board.groups
-    if waited_for_their_timeout(shared):
+    if waited_long(shared, plausibly=True):
         return Motion(set(), set())
     everybody = set(job.dumps)
     wait_ms = oldest_wait_ms(shared)
@@ -222,8 +237,10 @@ def _counted_behind(group: Group, at: Mapping[int, Standing]) -> list[str]:
 
 
 def _may_wait_elsewhere(groups: Sequence[Group]) -> set[int]:
-    """Ranks that are in several groups and lost the end of their dump: what they wait for may be lost with it."""
-    n_groups = Counter(rank for g in groups for rank, m in g.members.items() if m.dump.summary["cut"])
+    """Ranks that are in several groups and lost the end of their dump, or groups: what they wait for may be there."""
+    n_groups = Counter(
+        rank for g in groups for rank, m in g.members.items() if m.dump.summary["cut"] or m.dump.summary["partial"]
+    )
     return {rank for rank, n in n_groups.items() if n > 1}
 
 
@@ -253,13 +270,60 @@ def _sizes_are_right(group: Group) -> bool:
     return True
 
 
-def _missing(groups: Sequence[Group], at: Sequence[dict[int, Standing]], vocabulary: Vocabulary) -> list[Finding]:
-    """One finding per set of absent ranks, in the largest group that shows it."""
+def _not_posted(board: _Board, ends: set[int]) -> list[Finding]:
+    """Ranks that wait for nobody and did not post their side of a send or receive in which a peer is stuck."""
+    found: dict[int, Finding] = {}
+    for rank, head in sorted(heads_of(board.groups).items()):
+        group = board.groups[head.group]
+        member = group.members[rank]
+        for row in member.p2p if head.batch >= 0 else ():
+            there: int = row[2] if row[1] else row[3]
+            other = group.ranks[there] if there < len(group.ranks) else -1
+            if row[4] == head.batch and other in ends and other in group.members and other not in found:
+                found[other] = from_not_posted(group, member, other, row)
+    return [found[rank] for rank in sorted(found)]
+
+
+def _met(board: _Board) -> list[Finding]:
+    """Pairs of which both sides came to the same send and receive, and neither finished it."""
+    heads = heads_of(board.groups)
+    found: dict[frozenset[int], Finding] = {}
+    for rank, head in sorted(heads.items()):
+        group = board.groups[head.group]
+        for row in group.members[rank].p2p if head.batch >= 0 else ():
+            there: int = row[2] if row[1] else row[3]
+            other = group.ranks[there] if there < len(group.ranks) else -1
+            theirs = heads.get(other)
+            if row[4] != head.batch or theirs is None or theirs.group != head.group:
+                continue
+            mirrored = [1 - row[1], row[2], row[3]]
+            if any(one[1:4] == mirrored and one[4] == theirs.batch for one in group.members[other].p2p):
+                found.setdefault(frozenset((rank, other)), from_met(group, rank, other, row))
+    return list(found.values())
+
+
+def _missing(board: _Board) -> list[Finding]:
+    """One finding per set of absent ranks, in the largest group where others wait for them, else in the largest."""
+    groups, at = board.groups, board.at
+
+    def is_awaited(number: int) -> bool:
+        return groups[number].has_unfinished and not behind_on_enqueue(at[number])
+
     seen: set[int] = set()
     findings: list[Finding] = []
-    for number in sorted(range(len(groups)), key=lambda i: (-len(groups[i].ranks), i)):
-        absent = [rank for rank in groups[number].missing if rank not in seen]
-        if absent:
-            seen.update(absent)
-            findings.append(from_missing(groups[number], absent, at[number], vocabulary))
+    n_ranks = len({rank for group in groups for rank in group.ranks})
+    every = {rank for group in groups for rank in group.missing}
+    few = len(every) <= max(1, n_ranks // FEW_SHARE)
+    for number in sorted(range(len(groups)), key=lambda i: (not is_awaited(i), -len(groups[i].ranks), i)):
+        absent = {rank for rank in groups[number].missing if rank not in seen}
+        if not absent:
+            continue
+        awaited = is_awaited(number)
+        if awaited:  # said once, though other groups may wait for others of them
+            absent |= {rank for i, group in enumerate(groups) if is_awaited(i) for rank in group.missing} - seen
+        seen |= absent
+        finding = from_missing(groups[number], sorted(absent), at[number], board.job.vocabulary)
+        finding.names_culprits = awaited and few
+        finding.facts["unfinished"] = awaited
+        findings.append(finding)
     return findings

@@ -5,14 +5,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from torchtriage.artefacts.clean import clean_text
+from torchtriage.flight.attempts import folder_of, name_form, runs_of, set_earlier_runs_aside, usual_forms
 from torchtriage.flight.rank_lists import MAX_RANK
 from torchtriage.flight.tables import as_int
+from torchtriage.wording import rank_words
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from torchtriage.flight.model import RankDump
     from torchtriage.flight.rank_lists import RankLists
+
+_WHOLE_FOLDER = 2
+"""Of so many ranks a folder holds dumps that were not used: then it is a job or an attempt, not a stray file."""
 
 
 def one_per_rank(
@@ -36,16 +41,62 @@ def one_per_rank(
                 claims.setdefault(process, set()).add(rank)
     chosen: dict[int, RankDump] = {}
     doubtful: dict[int, RankDump] = {}
+    if all(len(candidates) == 1 for candidates in of_rank.values()):
+        chosen = {rank: candidates[0] for rank, candidates in of_rank.items()}
+    else:
+        own = {
+            rank: [dump for dump in candidates if len(claims.get(_process(dump), ())) < 2] or candidates
+            for rank, candidates in of_rank.items()
+        }
+        chosen = _that_fit_together(own, lists)
+        _tell_of_others(of_rank, chosen, gaps)
+    _set_copies_aside(chosen, doubtful, gaps)
+    set_earlier_runs_aside(chosen, lists, gaps)
+    return chosen, doubtful
+
+
+def _that_fit_together(of_rank: Mapping[int, Sequence[RankDump]], lists: RankLists) -> dict[int, RankDump]:
+    """Of each rank's dumps the one of the run that most others' are of; of several of one run the last."""
+    chosen: dict[int, RankDump] = {}
+    for run in runs_of(((rank, dump) for rank, dumps in of_rank.items() for dump in dumps), lists):
+        forms = usual_forms(run)
+        best: dict[int, tuple[tuple[Any, ...], RankDump]] = {}
+        for rank, dump in run.dumps:
+            weight = (name_form(dump) in forms, *_preference(dump))
+            if rank not in best or weight > best[rank][0]:
+                best[rank] = (weight, dump)
+        for rank, (_, dump) in best.items():
+            chosen.setdefault(rank, dump)
+    return {rank: chosen[rank] for rank in of_rank}
+
+
+def _tell_of_others(of_rank: Mapping[int, Sequence[RankDump]], chosen: Mapping[int, RankDump], gaps: list[str]) -> None:
+    """Say which dumps were not used: folder by folder where whole folders were not, else rank by rank."""
+    ranks_of: dict[tuple[str, str], list[int]] = {}
     for rank, candidates in of_rank.items():
-        own = [dump for dump in candidates if len(claims.get(_process(dump), ())) < 2]
-        chosen[rank] = max(own or candidates, key=_preference)
-        others = [dump for dump in candidates if dump is not chosen[rank]]
+        used = chosen[rank]
+        for dump in candidates:
+            if dump is not used and folder_of(dump) != folder_of(used):
+                ranks_of.setdefault((folder_of(used), folder_of(dump)), []).append(rank)
+    whole = {pair for pair, ranks in ranks_of.items() if len(ranks) >= _WHOLE_FOLDER}
+    for used_folder, other_folder in sorted(whole):
+        ranks = rank_words(ranks_of[used_folder, other_folder])
+        gaps.append(
+            f"two folders hold dumps of {ranks}, of two jobs or attempts: those in {_folder_words(used_folder)} "
+            f"were used, not those in {_folder_words(other_folder)}"
+        )
+    for rank, candidates in of_rank.items():
+        used = chosen[rank]
+        here = folder_of(used)
+        others = [d for d in candidates if d is not used and (here, folder_of(d)) not in whole]
         if others:
             names = ", ".join(clean_text(d.artefact, 80) for d in others[:3])
-            used = clean_text(chosen[rank].artefact)
-            gaps.append(f"rank {rank} left {len(candidates)} dumps; {used} was used, not {names}")
-    _set_copies_aside(chosen, doubtful, gaps)
-    return chosen, doubtful
+            shown = clean_text(used.artefact)
+            gaps.append(f"rank {rank} left {len(candidates)} dumps; {shown} was used, not {names}")
+
+
+def _folder_words(folder: str) -> str:
+    return clean_text(folder, 120) or "the folder given"
 
 
 def _set_copies_aside(chosen: dict[int, RankDump], doubtful: dict[int, RankDump], gaps: list[str]) -> None:

@@ -37,7 +37,7 @@ _DIFFERENCES = "~"
 class Columns:
     """What the worker collects for one group of one dump."""
 
-    __slots__ = ("_batches", "desc", "n_p2p", "name", "p2p", "rows", "uid")
+    __slots__ = ("_batches", "desc", "leaps", "n_p2p", "name", "p2p", "rows", "uid")
 
     def __init__(self, name: str, desc: str, uid: int) -> None:
         """``uid`` is the process-local number of the group that pg_status uses, -1 when unknown."""
@@ -49,6 +49,8 @@ class Columns:
         self.p2p: deque[list[Any]] = deque(maxlen=MAX_P2P_ROWS)
         """The newest unfinished sends and receives: index of the entry, route, p2p_seq_id, signature, time in ms."""
         self.n_p2p = 0
+        self.leaps: list[list[int]] = []
+        """Where the sequence numbers rise by more than they can, as ``leaps.py`` finds it."""
         self._batches: deque[int] = deque(maxlen=MAX_P2P_ROWS)
 
     def end_batch(self, seq: int) -> None:
@@ -59,6 +61,11 @@ class Columns:
     def open_batch(self, seq: int) -> None:
         """Note that the entry which closes a batch is there and unfinished."""
         self._batches.append(seq)
+
+    def open_batches(self) -> list[int] | None:
+        """Batches whose closing entry is there and unfinished; None where no batches are seen."""
+        seqs = [row[4] for row in self.p2p]
+        return sorted(set(self._batches)) if self._batches or len(set(seqs)) < len(seqs) else None
 
     def leave_out_finished_batches(self) -> None:
         """Forget what is left of finished batches in a dump of active calls alone.
@@ -120,6 +127,8 @@ def pack_columns(columns: Columns) -> dict[str, Any]:
         "ms": _pack(since, rising=True),
         "open": None if unfinished is None else [unfinished, ms[unfinished]],
         "has_parts": columns.has_parts,
+        "leaps": columns.leaps,
+        "open_batches": columns.open_batches(),
         "p2p": list(columns.p2p),
         "n_p2p": columns.n_p2p,
     }

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from array import array
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from torchtriage.flight.ops import fit_together
 
 if TYPE_CHECKING:
-    from array import array
     from collections.abc import Callable, Sequence
 
     from torchtriage.flight.model import Calls, Track, Vocabulary
@@ -43,6 +43,21 @@ class Comparer:
         """Only what must fit together for the call to work."""
         self.soft = Level(attrgetter("soft"), vocabulary.vague_soft, fit_soft, budget)
         """Also where in the program the call is."""
+        self._vocabulary = vocabulary
+        self._numbers: dict[tuple[str, str], int] = {}
+        self._places: dict[Calls, array[int]] = {}
+        self.place = Level(self._places_of, set(), fit_soft, budget)
+        """Only the operation and where in the program it is: of calls whose sizes differ between ranks by design."""
+
+    def _places_of(self, calls: Calls) -> array[int]:
+        found = self._places.get(calls)
+        if found is None:
+            number_of = {0: 0}
+            for soft in set(calls.soft) - {0}:
+                call = self._vocabulary.calls[soft]
+                number_of[soft] = self._numbers.setdefault((call.op, call.site), len(self._numbers) + 1)
+            found = self._places[calls] = array("I", map(number_of.__getitem__, calls.soft))
+        return found
 
 
 class _Budget:

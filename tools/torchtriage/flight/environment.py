@@ -23,8 +23,9 @@ DEFAULT_HEARTBEAT_S = 480
 DEFAULT_DUMP_WAIT_MS = 15_000
 GROUP_TIMEOUT_S = 600
 """The default time-out of a NCCL process group."""
-_TRUE = frozenset({"1", "true", "t", "yes", "y", "on"})
-_FALSE = frozenset({"0", "false", "f", "no", "n", "off", ""})
+# What torch takes for a switch (getCvarBool in c10d/Utils.hpp, torch 2.13), in any case; at another word it raises.
+_TRUE = frozenset({"1", "true", "t", "yes", "y"})
+_FALSE = frozenset({"0", "false", "f", "no", "n"})
 
 # (name now, older name, releases before this one do not know the new name, from this one on it is known to work).
 # Renamed by pytorch #152563 (2025-05) and what followed it.
@@ -44,6 +45,12 @@ SWITCHES = (
     ("TORCH_FR_DUMP_ON_TIMEOUT", True, "no dump is written when a collective times out: set it to 1"),
     ("TORCH_NCCL_ENABLE_MONITORING", True, "the thread that writes dumps does not run: set it to 1"),
     ("TORCH_INCLUDE_STACK_TRACE", True, "dumps will not say where in the code a call was made: set it to 1"),
+)
+_SWITCH_NAMES = (
+    *(name for name, _, _ in SWITCHES),
+    "TORCH_INCLUDE_ONLY_ACTIVE",
+    "TORCH_FR_DUMP_DYNAMIC_FILE_NAME",
+    "TORCH_NCCL_ENABLE_TIMING",
 )
 # (name, default, least sensible value, unit, why)
 NUMBERS = (
@@ -146,6 +153,11 @@ def _switches(environment: Mapping[str, str], release: tuple[int, int] | None) -
         for name, default, consequence in SWITCHES
         if name in environment and not _switch(environment[name], default)
     ]
+    sentences += [
+        f"{name} is neither on nor off ({_shown(environment[name])}): torch raises an error at it; give 1 or 0."
+        for name in _SWITCH_NAMES
+        if name in environment and environment[name].lower() not in _TRUE | _FALSE
+    ]
     if release is not None and release < DUMP_ON_TIMEOUT_SINCE and "TORCH_NCCL_DUMP_ON_TIMEOUT" not in environment:
         sentences.append(
             f"torch {_dotted(release)} may write no dump when a collective times out: set TORCH_NCCL_DUMP_ON_TIMEOUT=1."
@@ -208,7 +220,7 @@ def _remarks(environment: Mapping[str, str]) -> list[str]:
 
 
 def _switch(value: str, default: bool) -> bool:
-    word = value.strip().lower()
+    word = value.lower()
     return True if word in _TRUE else False if word in _FALSE else default
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Literal
 
 from torchtriage.artefacts.clean import clean_text
 from torchtriage.flight.align import is_barrier_call
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
     from torchtriage.flight.align import Departure
     from torchtriage.flight.model import Call, Group, Member, Vocabulary
-    from torchtriage.flight.order import OrderDeadlock
+    from torchtriage.flight.order import OrderDeadlock, Stuck
     from torchtriage.flight.p2p import Pair, Unanswered
     from torchtriage.flight.waits import Lag, Standing
     from torchtriage.report import DivergenceKind, Evidence
@@ -31,6 +32,8 @@ _QUOTED_FIELDS: dict[str, tuple[str, ...]] = {
 }
 MAX_QUOTED_RANKS = 4
 MAX_WAITING_SHOWN = 1024
+MAX_CIRCLE_GROUPS = 8
+MAX_HISTORY_CALLS = 1024
 
 
 @dataclass
@@ -164,7 +167,6 @@ def from_p2p(pair: Pair, group: Group) -> Finding:
         clean_text(pair.found),
         None,
         pair.send[6] or None,
-        names_culprits=False,
         facts={"sure": False, "unfinished": True},
         evidence=quote_p2p(pair.sender, pair.send, signal) + quote_p2p(pair.receiver, pair.receive, signal),
     )
@@ -185,6 +187,42 @@ def from_unanswered(one: Unanswered) -> Finding:
         one.row[6] or None,
         facts={"sure": False, "unfinished": True, "unanswered": True},
         evidence=quote_p2p(one.waiter, one.row, "flight.p2p_mismatch"),
+    )
+
+
+def from_not_posted(group: Group, waiter: Member, other: int, row: list[Any]) -> Finding:
+    """A rank that has not come to its side of a send or receive."""
+    side = "send" if row[1] else "recv"
+    return Finding(
+        "behind_on_enqueue",
+        group,
+        [other],
+        row[4] or None,
+        None,
+        clean_text(f"{op_of(waiter.tables.signatures[row[5]][0])} of rank {waiter.rank}"),
+        f"no {side} to meet it",
+        None,
+        row[6] or None,
+        facts={"sure": not group.missing and not group.has_cut, "behind_by": 1},
+        evidence=quote_p2p(waiter, row, "flight.behind_on_enqueue"),
+    )
+
+
+def from_met(group: Group, rank: int, other: int, row: list[Any]) -> Finding:
+    """Two ranks in the same send and receive, which neither finished."""
+    member = group.members[rank]
+    return Finding(
+        "all_joined_none_finished",
+        group,
+        sorted((rank, other)),
+        row[4] or None,
+        None,
+        clean_text(op_of(member.tables.signatures[row[5]][0])),
+        None,
+        None,
+        row[6] or None,
+        names_culprits=False,
+        evidence=quote_p2p(member, row, "flight.all_joined_none_finished"),
     )
 
 
@@ -277,10 +315,56 @@ def from_deadlock(deadlock: OrderDeadlock, vocabulary: Vocabulary) -> Finding:
             "cycle": deadlock.cycle[:64],
             "entered_alone": bool(alone),
             "by_rank_zero": alone == [0],
+            "all_joined": all(_all_joined(stuck) for stuck in deadlock.stuck),
+            "turn": _turn(culprit, deadlock),
         },
         evidence=evidence,
         waits_in=waits_in,
     )
+
+
+def _all_joined(stuck: Stuck) -> bool:
+    """Whether every member of the group has made the call, so that the order of each is to be seen."""
+    group, seq = stuck.group, stuck.seq
+    if seq is None or group.missing:
+        return False
+    return all(member.track is not None and member.track.soft_at(seq) for member in group.members.values())
+
+
+def _turn(culprit: Stuck, deadlock: OrderDeadlock) -> Literal["next", "elsewhere", "unknown"]:
+    """Whether the call that a rank waits in came, before, right after the one that its peers wait in now.
+
+    "next": then it is one call ahead of them, by a call that it left out or has yet to make. "elsewhere": it never
+    followed on that call, so the rank is in another part of the program.
+    """
+    groups = list({id(stuck.group): stuck.group for stuck in deadlock.stuck}.values())[:MAX_CIRCLE_GROUPS]
+    made: list[tuple[int, int, int]] = []
+    for number, group in enumerate(groups):
+        member = group.members.get(culprit.rank)
+        if member is None or member.track is None:
+            continue
+        track = member.track
+        for seq in range(max(track.first, track.last - MAX_HISTORY_CALLS), track.last + 1):
+            index = track.index_at(seq)
+            if index is not None and track.soft_at(seq):
+                made.append((index, number, track.soft_at(seq)))
+    made.sort()
+    numbers = {id(group): number for number, group in enumerate(groups)}
+    calls = {
+        stuck.rank: (numbers[id(stuck.group)], stuck.track.soft_at(stuck.seq))
+        for stuck in deadlock.stuck
+        if stuck.track is not None and stuck.seq is not None and id(stuck.group) in numbers
+    }
+    own = calls.pop(culprit.rank, None)
+    awaited = {call for call in calls.values() if call != own}
+    before = [
+        (previous[1], previous[2])
+        for previous, current in pairwise(made)
+        if current[1:] == own and current[0] < culprit.index
+    ]
+    if not before or not awaited:
+        return "unknown"
+    return "next" if awaited & set(before) else "elsewhere"
 
 
 def from_joined(group: Group, seq: int, vocabulary: Vocabulary) -> Finding:

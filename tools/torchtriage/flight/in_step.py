@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from torchtriage.artefacts.clean import clean_text
 from torchtriage.flight.age import oldest_wait_ms
 from torchtriage.flight.align import n_compared
+from torchtriage.flight.doubts import doubts_of
 from torchtriage.flight.quotes import quote_call, quote_status
 from torchtriage.flight.tables import as_int
 from torchtriage.report import Scope, Signal
@@ -26,14 +27,18 @@ def in_step_signal(job: Job, moving: set[int]) -> Signal | None:
     """
     shared = [group for group in job.groups if len(group.ranks) > 1]
     counted = [group for group in shared if _counted_alike(group)]
+    doubts = doubts_of(shared, moving)
+    job.gaps += doubts
     enough = (
-        len(job.dumps) >= 2
+        not doubts
+        and len(job.dumps) >= 2
         and not any(group.missing for group in job.groups)
         and all(member.rank in job.dumps for group in job.groups for member in group.members.values())
         and (sum(map(n_compared, shared)) > 0 or len(counted) > 0)
         and all(track.calls.all_known for group in job.groups for track in group.tracks)
         and all(not moving.isdisjoint(group.ranks) for group in job.groups if group.has_unfinished)
-        and not any(dump.summary["damaged"] for dump in job.dumps.values())
+        and not any(dump.summary["damaged"] or dump.summary["partial"] for dump in job.dumps.values())
+        and not any(group.disputed for group in job.groups)
         and all(_counted_alike(group) for group in shared if not (group.tracks or group.has_p2p))
     )
     if not enough:

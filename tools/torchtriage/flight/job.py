@@ -7,9 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from torchtriage.artefacts.clean import clean_text
 from torchtriage.flight.choose import one_per_rank
+from torchtriage.flight.disputes import settle_disputes
+from torchtriage.flight.leaps import settle_leaps
 from torchtriage.flight.model import Group, Member, RankDump, Track, Vocabulary
 from torchtriage.flight.rank_lists import MAX_LISTED_RANKS, RankList, RankLists
 from torchtriage.flight.shared import Shared
+from torchtriage.flight.tables import as_int
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -34,6 +37,7 @@ def build_job(dumps: Sequence[RankDump]) -> Job:
     gaps: list[str] = []
     lists = RankLists()
     chosen, doubtful = one_per_rank(dumps, lists, gaps)
+    chosen = settle_leaps(chosen, gaps)
     vocabulary = Vocabulary()
     shared = Shared(vocabulary)
     groups: _Groups = {}
@@ -52,7 +56,10 @@ def build_job(dumps: Sequence[RankDump]) -> Job:
             _add_dump(rank, dump, shared, lists, groups, unlisted, gaps, whole=whole)
         except (ValueError, KeyError, TypeError, IndexError, OverflowError) as error:
             gaps.append(f"{shown}: its summary does not fit together ({type(error).__name__}); not used")
+    settle_disputes(groups, gaps)
     _pair_as_peers(groups.values())
+    if not whole:
+        _leave_out_finished_batches(groups.values())
     _add_doubtful(doubtful, lists, groups)
     _join_by_name(unlisted, groups)
     _add_lost({rank: dump for rank, dump in chosen.items() if dump.summary["cut"]}, groups)
@@ -170,6 +177,7 @@ def _add_dump(
         uid_of[key] = track["uid"]
         member.n_p2p = track["n_p2p"]
         member.p2p = track["p2p"]
+        member.open_batches = track["open_batches"]
         calls = shared.calls(tables, track)
         if calls is not None:
             lost_before = whole and summary["first_id"] > 0
@@ -178,6 +186,21 @@ def _add_dump(
     for member in members.values():
         member.never_called = whole and not summary["first_id"] and not summary["cut"] and member.track is None
     _pair_status(summary, members, uid_of)
+
+
+def _leave_out_finished_batches(groups: Iterable[Group]) -> None:
+    """Forget what finished batches left in dumps of active calls alone: their sends and receives have no events.
+
+    A rank is known to have nothing open by its counters, or where its peers are seen to batch what they send.
+    """
+    for group in groups:
+        batched = any(member.open_batches is not None for member in group.members.values())
+        for member in group.members.values() if group.has_p2p else ():
+            enqueued, completed = (as_int(member.status[i]) for i in (1, 3)) if member.status else (None, None)
+            if enqueued is not None and enqueued == completed and enqueued > 0:
+                member.p2p = []
+            elif batched:
+                member.p2p = [row for row in member.p2p if row[4] in (member.open_batches or ())]
 
 
 def _pair_as_peers(groups: Iterable[Group]) -> None:

@@ -130,11 +130,19 @@ class Calls:
     first_unfinished: int | None
     all_known: bool
     """Whether every call's state could be told."""
+    first_unknown: int | None = None
+    """The first call behind those known to be finished of which nobody can tell whether it is."""
 
     @property
     def last(self) -> int:
         """The last recorded sequence number."""
         return self.first + len(self.soft) - 1
+
+    @property
+    def last_finished(self) -> int:
+        """The last call that it is known to have finished."""
+        behind = [seq for seq in (self.first_unfinished, self.first_unknown) if seq is not None]
+        return min(behind) - 1 if behind else self.last
 
     def soft_at(self, seq: int) -> int:
         """The soft number of the call ``seq``, 0 when it is not recorded."""
@@ -229,6 +237,8 @@ class Member:
     p2p: list[list[Any]] = field(default_factory=list[list[Any]])
     n_p2p: int = 0
     tables: Tables = NO_TABLES
+    open_batches: list[int] | None = None
+    """Batches of sends and receives that are not closed; None where its dump shows no batches."""
     never_called: bool = False
     """Whether its dump goes back to the first call and holds none of this group."""
 
@@ -251,6 +261,8 @@ class Group:
     desc: str
     ranks: tuple[int, ...]
     members: dict[int, Member] = field(default_factory=dict[int, Member])
+    disputed: bool = False
+    """Whether the dumps of some members list other ranks than most do."""
 
     @property
     def tracks(self) -> list[Track]:

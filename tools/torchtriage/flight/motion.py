@@ -61,7 +61,7 @@ def _just_finished(member: Member) -> int:
     completed = as_int(member.status[3]) if member.status is not None else None
     if track is None or track.cut or completed is None or (track.lost_before and track.first_unfinished == track.first):
         return 0
-    finished = track.last if track.first_unfinished is None else track.first_unfinished - 1
+    finished = track.calls.last_finished
     return finished if completed < finished else 0
 
 

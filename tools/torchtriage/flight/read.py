@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 from torchtriage.artefacts.view import load_view
 from torchtriage.errors import UnreadableError
 from torchtriage.flight.columns import FINISHED, Columns, pack_columns
+from torchtriage.flight.leaps import fold_strays, leaps_of, leave_out_odd_numbers
 from torchtriage.flight.rank_lists import pack_ranks
 from torchtriage.flight.tables import (
     SignatureTable,
@@ -56,7 +57,7 @@ def summarise_task(path: str, compression: str | None, args: dict[str, Any]) -> 
     if note:
         summary["notes"].insert(0, note)
         summary["damaged"] = True
-        summary["cut"] = _ends_in_entries(view)
+        summary["cut"] |= _ends_in_entries(view)
     return summary
 
 
@@ -84,6 +85,7 @@ def summarise(view: Any) -> dict[str, Any]:
     """The summary of a loaded dump.
 
     Keys: ``version``, ``comm_lib``, ``damaged``, ``cut`` (what came after the last entry is not known), ``notes``,
+    ``partial`` (it has more groups than are read),
     ``first_ns`` (creation times of the first entries: two processes never share them), ``timeout_ms``,
     ``entries_pointer`` and ``config_pointer`` (JSON Pointers), ``has_entries``, ``n_entries``,
     ``first_id`` (record_id of the first entry: how many the ring buffer lost before it),
@@ -98,24 +100,32 @@ def summarise(view: Any) -> dict[str, Any]:
     notes: list[str] = []
     reader = _EntryReader()
     records = as_sequence(entries)
+    unread = records is None and entries is not None
     if records is not None:
         if len(records) > MAX_ENTRIES:
             notes.append(f"holds {len(records)} entries; only the last {MAX_ENTRIES} were read")
         reader.read(records)
     elif entries is not None:
         notes.append(f"its entries are a {type(entries).__name__}, not a list; they were not read")
+    status = _status(top.get("pg_status"))
+    reader.settle({int(row[0]) for row in status if row[0].isascii() and row[0].isdecimal()})
+    n_groups = max(reader.n_groups, *(len(as_mapping(part) or as_sequence(part) or ()) for part in _by_group(top)))
+    if n_groups > MAX_GROUPS:
+        notes.append(f"has more than {MAX_GROUPS} process groups; only the first {MAX_GROUPS} were read and judged")
     if reader.n_odd:
         notes.append(f"{reader.n_odd} of its entries are not records of calls and were left out")
+    if reader.n_misnumbered:
+        notes.append(f"{reader.n_misnumbered} of its entries have a group or number that does not fit; left out")
     if reader.signatures.n_unreadable:
         notes.append("sizes or dtypes of some of its calls cannot be read; they count as unknown")
-    status = _status(top.get("pg_status"))
     if not reader.n_read and any(as_int(row[1]) for row in status):
         notes.append("holds no calls though its counters count some; it speaks by its counters alone")
     return {
         "version": as_text(top.get("version"), 32) or "",
         "comm_lib": as_text(top.get("comm_lib_version") or top.get("nccl_version"), 32) or "",
-        "damaged": False,
-        "cut": False,
+        "damaged": unread or reader.n_odd + reader.n_misnumbered > 0,
+        "cut": unread or reader.ends_odd,
+        "partial": n_groups > MAX_GROUPS,
         "first_ns": _first_times(records or ()),
         "timeout_ms": _timeout_ms(records or ()),
         "notes": notes,
@@ -149,6 +159,10 @@ def _parts(view: Any) -> tuple[Mapping[Any, Any], Any, str]:
     return top, top.get("entries"), "/entries"
 
 
+def _by_group(top: Mapping[Any, Any]) -> tuple[Any, Any]:
+    return top.get("pg_config"), top.get("pg_status")
+
+
 def _config(raw: Any, notes: list[str]) -> list[list[Any]]:
     """Groups as [key, name, desc, packed ranks]; the caller parses those once, who sees them on many ranks."""
     by_key, listed = as_mapping(raw), as_sequence(raw)
@@ -159,7 +173,7 @@ def _config(raw: Any, notes: list[str]) -> list[list[Any]]:
         items = [(None, item) for item in listed[:MAX_GROUPS]]
     elif raw is not None:
         notes.append(f"its pg_config is a {type(raw).__name__}, not a record of process groups")
-    n_unreadable = max(0, len(by_key or listed or ()) - MAX_GROUPS)
+    n_unreadable = 0
     rows: list[list[Any]] = []
     for key, value in items:
         group = as_mapping(value)
@@ -233,17 +247,25 @@ class _EntryReader:
         self.tokens: dict[tuple[int, int, str], int] = {}
         self.n_read = 0
         self.n_odd = 0
+        self.n_misnumbered = 0
+        self.n_groups = 0
+        """At least this many groups have calls in it; more than are read when some were left out."""
+        self.ends_odd = False
+        """Whether the last entry could not be read, so that nobody knows what came last."""
+        self._entries: Any = ()
         self.any_finished = 0
         self._token_of: dict[tuple[Any, ...], int] = {}
         self._groups: dict[tuple[str, str, int], Columns] = {}
 
     def read(self, entries: Any) -> None:
         """Read all entries (the last :data:`MAX_ENTRIES` of them)."""
+        self._entries = entries
         tokens, site_of, sites = self._token_of, self.sites.id_of, self.sites.by_identity
         for index in range(max(0, len(entries) - MAX_ENTRIES), len(entries)):
             entry: Any = entries[index]
             if entry.__class__ is not dict:
                 self.n_odd += 1
+                self.ends_odd = index == len(entries) - 1
                 continue
             fields: tuple[Any, ...]
             try:
@@ -253,8 +275,12 @@ class _EntryReader:
             (name, process_group, pg_id, ins, outs, in_types, out_types,
              state, retired, created, is_p2p, seq, frames, thread) = fields  # fmt: skip
             columns = self._columns(process_group, pg_id)
-            if name.__class__ is not str or columns is None:
+            if columns is None:
+                self.n_groups = MAX_GROUPS + 1
+                continue
+            if name.__class__ is not str:
                 self.n_odd += 1
+                self.ends_odd = index == len(entries) - 1
                 continue
             self.n_read += 1
             finished = 1 if retired is True else _FINISHED_BY_STATE.get(state, 2) if state.__class__ is str else 2
@@ -321,6 +347,22 @@ class _EntryReader:
                 return None
             columns = self._groups[key] = Columns(name[:256], desc[:256], uid)
         return columns
+
+    def settle(self, known: set[int]) -> None:
+        """Set right, or leave out, what damage has put into another group or given a number that cannot be.
+
+        Args:
+            known: the groups' numbers that pg_status has.
+        """
+        self.n_groups = max(self.n_groups, len(self._groups))
+        self.n_misnumbered, at_end = fold_strays(self._groups, known)
+        self.ends_odd |= at_end
+        for columns in self._groups.values():
+            self.n_misnumbered += leave_out_odd_numbers(columns, self._id_at)
+            columns.leaps = leaps_of(columns, self._id_at)
+
+    def _id_at(self, index: int) -> int:
+        return as_int(self._entries[index].get("record_id")) or 0
 
     def tables(self) -> str:
         """What the columns refer to, as JSON text."""

@@ -10,7 +10,7 @@ import json
 from array import array
 from typing import TYPE_CHECKING, Any
 
-from torchtriage.flight.columns import UNFINISHED, UNKNOWN, unpack_column
+from torchtriage.flight.columns import FINISHED, UNFINISHED, UNKNOWN, unpack_column
 from torchtriage.flight.model import Calls, Tables, shapes, words
 from torchtriage.flight.ops import Signature, op_of
 
@@ -85,6 +85,7 @@ class Shared:
             row_of=row_of,
             first_unfinished=min(open_seqs, default=None),
             all_known=UNKNOWN not in finished,
+            first_unknown=_first_unknown(seqs, finished),
         )
 
     def _column(self, packed: Any, n: int) -> Sequence[int]:
@@ -103,6 +104,14 @@ class Shared:
         if not isinstance(seqs, range) and len(seqs) > 1:
             first, soft, row_of = _by_seq(seqs, soft, self._vocabulary)
         return first, soft, array("I", map(self._vocabulary.hard_of.__getitem__, soft)), row_of
+
+
+def _first_unknown(seqs: Sequence[int], finished: Sequence[int]) -> int | None:
+    """The first call of unknown state behind the last that is known to be finished: a device runs them in order."""
+    if UNKNOWN not in finished:
+        return None
+    ended = max((at for at, state in enumerate(finished) if state == FINISHED), default=-1)
+    return next((seqs[at] for at in range(ended + 1, len(seqs)) if finished[at] == UNKNOWN), None)
 
 
 def _soft_numbers(

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Literal
+import re
+from typing import TYPE_CHECKING, Any, Literal
 
 from torchtriage.artefacts.clean import clean_text
-from torchtriage.artefacts.identity import identity_of
+from torchtriage.artefacts.identity import identities_of_dumps
 from torchtriage.artefacts.inputs import open_inputs, path_names
 from torchtriage.artefacts.isolate import read_isolated
 from torchtriage.flight.analyze import FlightFindings, analyze
@@ -17,10 +18,10 @@ from torchtriage.report import Culprits, FlightReport, NextCheck
 from torchtriage.wording import rank_words, some
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
-    from torchtriage.artefacts.inputs import Paths
+    from torchtriage.artefacts.inputs import Inputs, Paths
     from torchtriage.artefacts.isolate import Outcome
     from torchtriage.report import Divergence
 
@@ -30,6 +31,16 @@ MAX_GAPS = 40
 MAX_STUCK_GROUPS = 64
 _RENDERED_DIVERGENCES = 3
 _RENDERED_QUOTES = 5
+_DUMP_NAME = re.compile(
+    r"(?i)(?:(?:nccl|comm_lib|fr)_trace|flight_?recorder)[^/]{0,200}\Z|(?:^|/)_?dump_\d{1,7}(?:\.\w{1,8}){0,2}\Z"
+)
+# Dumps, and what Inputs.unopened tells of.
+_TOLD_ELSEWHERE = frozenset({"flight_recorder", "empty", "unknown"})
+_KIND_WORDS = {
+    "log": "a log", "text": "text", "stack_dump": "a stack dump", "memory_snapshot": "a memory snapshot",
+    "trace": "a profiler's trace", "ras": "an answer of NCCL's RAS", "config": "a configuration",
+}  # fmt: skip
+_EMPTY_DUMP = "an empty dump: it holds no calls, no process groups and no counters"
 _NOT_ENOUGH = frozenset({"all_joined_none_finished", "dump_missing"})
 
 _WORDS = {
@@ -80,9 +91,10 @@ def analyze_flight_recorder(
         summary = f"{whose}: {what}"
         return FlightReport(tool="analyze_flight_recorder", status="inconclusive", summary=summary, environment=remarks)
     with open_inputs(paths, roots) as inputs:
-        gaps = [*inputs.gaps, *inputs.unopened()]
+        gaps = [*inputs.gaps, *inputs.unopened(), *_only_named_like_dumps(inputs)]
         outcomes = read_isolated("flight", inputs.of("flight_recorder"), progress)
         dumps = rank_dumps(outcomes)
+    gaps.extend(f"{clean_text(d.artefact)}: {_EMPTY_DUMP}" for d in dumps if _says_nothing(d.summary))
     unreadable = [o for o in outcomes if o.error is not None]
     gaps.extend(f"{clean_text(o.artefact.name)}: {clean_text(o.error or '')}" for o in unreadable)
     found = analyze(dumps)
@@ -93,7 +105,7 @@ def analyze_flight_recorder(
     return FlightReport(
         tool="analyze_flight_recorder",
         status=status,
-        summary=_summary(status, found, len(dumps)),
+        summary=_summary(status, found, len({d.rank for d in dumps if d.rank is not None}) or len(dumps)),
         gaps=gaps,
         next_checks=_next_checks(status, found, path_names(paths)),
         groups=found.groups,
@@ -123,13 +135,27 @@ def _remarks(pids: Sequence[int] | None) -> list[str]:
 
 def rank_dumps(outcomes: Sequence[Outcome]) -> list[RankDump]:
     """The dumps that could be read, with what their names say of rank and host."""
-    dumps: list[RankDump] = []
-    for outcome in outcomes:
-        if outcome.error is None:
-            identity = identity_of(outcome.artefact.name, trailing_number_is_rank=True)
-            written_ms = _written_ms(outcome.artefact.path)
-            dumps.append(RankDump(outcome.artefact.name, identity.rank, identity.host, outcome.result, written_ms))
-    return dumps
+    readable = [outcome for outcome in outcomes if outcome.error is None]
+    identities = identities_of_dumps([outcome.artefact.name for outcome in readable])
+    return [
+        RankDump(o.artefact.name, identity.rank, identity.host, o.result, _written_ms(o.artefact.path))
+        for o, identity in zip(readable, identities, strict=True)
+    ]
+
+
+def _only_named_like_dumps(inputs: Inputs) -> list[str]:
+    """Files whose names are those of dumps and whose content is something else, a sentence each."""
+    told: list[str] = []
+    for artefact in inputs.artefacts:
+        if artefact.kind in _TOLD_ELSEWHERE or not _DUMP_NAME.search(artefact.name[-512:]):
+            continue
+        what = "JSON of another kind" if artefact.format == "json" else _KIND_WORDS.get(artefact.kind, "something else")
+        told.append(f"{clean_text(artefact.name)}: named like a flight-recorder dump, but it is {what}; not used")
+    return told
+
+
+def _says_nothing(summary: Mapping[str, Any]) -> bool:
+    return not (summary["n_entries"] or summary["config"] or summary["status"])
 
 
 def _written_ms(path: Path) -> int | None:
@@ -140,7 +166,7 @@ def _written_ms(path: Path) -> int | None:
 
 
 def _status(found: FlightFindings, *, complete: bool) -> Status:
-    if any(divergence.kind not in _NOT_ENOUGH for divergence in found.divergences):
+    if found.divergences and (found.stands or found.divergences[0].kind not in _NOT_ENOUGH):
         return "fault"
     in_step = any(signal.name == "flight.in_step" for signal in found.signals)
     return "in_step" if in_step and complete else "inconclusive"
@@ -250,7 +276,9 @@ def render(report: FlightReport) -> str:
         lines.append(f"culprits: {rank_words(report.culprits.ranks)}")
     if report.evidence:
         lines.append("evidence (quoted from the job):")
-    lines += [f"  {e.artefact} {e.where} {e.quote[:120]}" for e in report.evidence[:_RENDERED_QUOTES]]
+    lines += [
+        f"  {clean_text(f'{e.artefact} {e.where} {e.quote[:120]}', 1200)}" for e in report.evidence[:_RENDERED_QUOTES]
+    ]
     lines += [f"gap: {clean_text(gap, 160)}" for gap in report.gaps[:4]]
     if len(report.gaps) > 4:
         lines.append(f"gap: {len(report.gaps) - 4} more")

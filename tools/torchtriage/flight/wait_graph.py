@@ -152,7 +152,10 @@ def _add_p2p(waits: Waits, number: int, group: Group, heads: Mapping[int, Head])
         receives, source, destination = key
         here, there = (destination, source) if receives else (source, destination)
         other = group.ranks[there]
-        if other not in group.members or group.members[other].dump.summary["cut"]:
+        if other not in group.members:  # it left no dump
+            waits.setdefault(group.ranks[here], set()).add(other)
+            continue
+        if group.members[other].dump.summary["cut"]:
             continue
         met = answers[key] >= count and key in at_once
         if answers[key] < count or (met and ((1 - receives, source, destination) not in at_once or other in lacking)):

@@ -43,7 +43,11 @@ class Lag:
 
 
 def standings(group: Group) -> dict[int, Standing]:
-    """Where each rank with a dump stands. Entries are trusted over pg_status, which lags behind them."""
+    """Where each rank with a dump stands.
+
+    Entries are trusted over pg_status, which lags behind them and counts sends as well, also those whose entries are
+    lost: what it counts beyond a rank's last entry was never seen to be a call of the group.
+    """
     found: dict[int, Standing] = {}
     # A dump that holds calls would hold this group's unfinished ones too; so would one of active calls alone.
     by_counters = not any(member.dump.summary["has_entries"] for member in group.members.values())
@@ -52,6 +56,10 @@ def standings(group: Group) -> dict[int, Standing]:
         standing = _standing(member, with_status=not has_p2p, by_counters=by_counters)
         if standing is not None:
             found[rank] = standing
+    lasts = [track.last for track in group.tracks]
+    for rank in found.keys() - {track.rank for track in group.tracks} if lasts else ():
+        if found[rank].reached > max(lasts):
+            del found[rank]  # nobody can have finished calls that no peer has made: it counts something else
     return found
 
 
@@ -63,13 +71,13 @@ def _standing(member: Member, *, with_status: bool, by_counters: bool) -> Standi
     enqueued = as_int(status[1]) if status else None
     completed = as_int(status[3]) if status else None
     if track is not None:
-        last = max(track.last, enqueued or 0)
+        # Of active calls alone the last may be finished and left out, and of a damaged dump lost.
+        last = track.last if member.dump.summary["any_finished"] and not cut else max(track.last, enqueued or 0)
         unfinished = track.first_unfinished
-        reached = track.last if cut else last
-        if unfinished is not None:
-            reached = unfinished - 1
-            if track.lost_before and unfinished == track.first and completed is not None and last >= completed:
-                reached = min(max(completed, 0), reached)  # the ring buffer lost the call that it is stuck in
+        reached = track.calls.last_finished
+        in_first = unfinished is not None and track.lost_before and unfinished == track.first
+        if in_first and completed is not None and track.last >= completed:
+            reached = min(max(completed, 0), reached)  # the ring buffer lost the call that it is stuck in
         return Standing(last, None if unfinished is None else reached + 1, reached, cut)
     if enqueued is None:
         return Standing(0, None, 0) if member.never_called else None
