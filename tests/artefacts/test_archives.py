@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from torchtriage.artefacts import archives
 from torchtriage.artefacts.inputs import open_inputs
 from torchtriage.artefacts.tar import tar_members
 
@@ -137,3 +138,29 @@ def test_a_damaged_archive_is_read_or_has_a_gap(tmp_path: Path, at: int, noise: 
     content[at : at + len(noise)] = noise
     names, gaps = _found(tmp_path / "archive", bytes(content))
     assert names or gaps
+
+
+def _zip(members: dict[str, bytes]) -> bytes:
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in members.items():
+            archive.writestr(name, content)
+    return out.getvalue()
+
+
+def test_an_archive_that_grows_many_times_over_is_not_unpacked_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(archives, "FREE_BYTES", 1 << 20)
+    names, gaps = _found(tmp_path / "a.zip", _zip({"a.log": LOG, "b.log": b"\n" * (16 << 20), "c.log": LOG}))
+    assert names == ["a.log", "b.log"]
+    assert any("more than 200 times its size" in gap for gap in gaps)
+
+
+def test_what_all_archives_together_unpack_to_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(archives, "MAX_TOTAL_BYTES", 3 * len(LOG))
+    for name in "abcde":
+        (tmp_path / f"{name}.zip").write_bytes(_zip({f"{name}.log": LOG}))
+    with open_inputs([str(tmp_path)]) as inputs:
+        assert len(inputs.artefacts) == 3
+        assert sum("holds more than is unpacked" in gap for gap in inputs.gaps) == 2

@@ -2,7 +2,7 @@ import time
 
 import pytest
 
-from torchtriage.artefacts.identity import identity_of
+from torchtriage.artefacts.identity import identities_of_dumps, identity_of
 
 
 @pytest.mark.parametrize(
@@ -67,3 +67,28 @@ def test_a_name_of_any_length_costs_no_time(name: str) -> None:
 
 def test_a_number_that_keeps_equal_names_apart_is_no_rank() -> None:
     assert identity_of("_dump_12 (2)", trailing_number_is_rank=True).rank == 12
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        "rank_{}/dump_0", "rank_{}/fr_trace.attempt_1", "dump_{}_1", "{}/trace_2", "nccl_trace_rank_{}.old1",
+        "nccl_trace_rank_{}_20261130", "host{}.dump", "rank_0/dump_{}", "_dump_{}",
+    ],
+)  # fmt: skip
+def test_the_ranks_of_dumps_are_told_by_their_names_together(form: str) -> None:
+    found = identities_of_dumps([form.format(rank) for rank in range(4)])
+    assert [each.rank for each in found] == [0, 1, 2, 3]
+
+
+def test_a_number_that_ends_the_names_in_all_folders_is_no_rank() -> None:
+    assert [each.rank for each in identities_of_dumps([f"{host}/dump_0" for host in "abcd"])] == [None] * 4
+
+
+def test_two_attempts_of_one_rank_keep_its_number() -> None:
+    assert [each.rank for each in identities_of_dumps(["try_0/_dump_3", "try_1/_dump_3"])] == [3, 3]
+
+
+@pytest.mark.parametrize("name", ["nccl_trace_rank_-1", "dump_20261130"])
+def test_a_negative_number_and_a_date_are_no_ranks(name: str) -> None:
+    assert identity_of(name, trailing_number_is_rank=True).rank is None

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import zstandard
 
-from torchtriage.artefacts.inputs import open_inputs
+from torchtriage.artefacts.inputs import open_inputs, path_names
 from torchtriage.artefacts.recognise import Recognised, recognise
 from torchtriage.errors import InputNotFoundError, OutsideRootsError
 from torchtriage.verdict.tool import triage
@@ -226,3 +226,17 @@ def test_a_path_object_and_a_single_string_are_paths_too(tmp_path: Path) -> None
     reports = [triage(given) for given in ([str(tmp_path)], str(tmp_path), tmp_path, [tmp_path])]
 
     assert len({report.model_dump_json() for report in reports}) == 1
+
+
+def test_a_path_of_any_bytes_is_printable_in_reports_and_can_be_given_back(tmp_path: Path) -> None:
+    folder = tmp_path / os.fsdecode(b"bad\xff\x1b[2J")
+    folder.mkdir()
+    (folder / "a.log").write_bytes(LOG)
+    (shown,) = path_names(folder)
+    assert shown.isprintable()
+    assert shown.endswith(r"bad\xff\x1b[2J")
+    assert triage(folder).model_dump_json()
+    with open_inputs([shown], [tmp_path]) as inputs:
+        assert [a.name for a in inputs.artefacts] == ["a.log"]
+    with pytest.raises(OutsideRootsError):
+        open_inputs([shown], [tmp_path / "elsewhere"])

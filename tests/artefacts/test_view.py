@@ -106,3 +106,23 @@ def test_a_pickle_beyond_the_bound_is_refused_with_words(tmp_path: Path, monkeyp
     (tmp_path / "dump").write_bytes(pickle.dumps(DOCUMENT))
     with pytest.raises(UnreadableError, match="larger than"):
         load_view(str(tmp_path / "dump"), None, "pickle")
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ('{"entries": [1], "x": 2, "entries": []}', {"entries": [1], "x": 2}),
+        ('{"entries": [], "entries": [1], "entries": [2]}', {"entries": [1]}),
+    ],
+)
+def test_of_a_key_that_is_there_twice_the_first_value_that_is_not_empty_counts(text: str, value: object) -> None:
+    read, note = parse_json(text.encode())
+    assert read == value
+    assert note is not None
+    assert "more than once" in note
+
+
+@pytest.mark.parametrize("text", ["{}", ' {"a": {"b": 1}, "c" : [1, 2] , "d":\n"x"} ', '{"a": 1} {"a": 2}', "[1, 2]"])
+def test_json_whose_keys_are_there_once_is_read_without_a_note(text: str) -> None:
+    start = len(text) - len(text.lstrip())
+    assert parse_json(text.encode()) == (json.JSONDecoder().raw_decode(text, start)[0], None)

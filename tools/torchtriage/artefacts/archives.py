@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, BinaryIO
 
 from torchtriage.artefacts.clean import clean_text
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 MAX_MEMBERS = 20_000
 MAX_MEMBER_BYTES = 4 << 30
 MAX_TOTAL_BYTES = 8 << 30
+MAX_RATIO = 200
+"""So many times its own size an archive may grow to, beyond the first :data:`FREE_BYTES`."""
+FREE_BYTES = 64 << 20
 MAX_MEMBER_NAME_CHARS = 1024
 _NAMED_MEMBERS = 5
 
@@ -29,6 +32,13 @@ class Member:
 
     name: str
     path: Path
+
+
+@dataclass
+class Budget:
+    """What all archives of a call together may still be unpacked to."""
+
+    left_bytes: int = field(default_factory=lambda: MAX_TOTAL_BYTES)
 
 
 def archive_type(first: bytes, path: Path) -> str | None:
@@ -44,12 +54,15 @@ def archive_type(first: bytes, path: Path) -> str | None:
     return None
 
 
-def unpack(path: Path, kind: str, into: Path, gaps: list[str], shown: str) -> Iterator[Member]:
+def unpack(
+    path: Path, kind: str, into: Path, gaps: list[str], shown: str, budget: Budget | None = None
+) -> Iterator[Member]:
     """Unpack the regular files of an archive one by one; what is left out or broken goes to ``gaps``."""
+    budget = budget or Budget()
     losses: list[str] = []
     left_out: dict[str, list[str]] = {}
     reader = _zip_members(path) if kind == "zip" else _tar_members(path, kind, losses)
-    total = 0
+    may_grow_bytes = max(FREE_BYTES, MAX_RATIO * path.stat().st_size)
     count = 0
     try:
         for member in reader:
@@ -58,15 +71,23 @@ def unpack(path: Path, kind: str, into: Path, gaps: list[str], shown: str) -> It
                 left_out.setdefault(member.why_not, []).append(name)
                 continue
             count += 1
-            if count > MAX_MEMBERS or total >= MAX_TOTAL_BYTES:
-                losses.append(f"holds more than is unpacked ({MAX_MEMBERS} files, {MAX_TOTAL_BYTES >> 30} GiB)")
+            if count > MAX_MEMBERS or budget.left_bytes <= 0:
+                losses.append(
+                    f"holds more than is unpacked ({MAX_MEMBERS} files; {MAX_TOTAL_BYTES >> 30} GiB of all archives)"
+                )
                 break
             target = into / os.urandom(12).hex()
             try:
-                written, whole = _copy(member.stream, target, min(MAX_MEMBER_BYTES, MAX_TOTAL_BYTES - total))
+                limit = min(MAX_MEMBER_BYTES, budget.left_bytes, may_grow_bytes)
+                written, whole = _copy(member.stream, target, limit)
             finally:
                 member.stream.close()
-            total += written
+            budget.left_bytes -= written
+            may_grow_bytes -= written
+            if not whole and limit == may_grow_bytes + written and written > limit - (2 << 20):
+                losses.append(f"unpacks to more than {MAX_RATIO} times its size; the rest was not unpacked")
+                yield Member(name, target)
+                break
             if not whole:
                 gaps.append(
                     f"{shown}/{display_name(name)}: damaged, or larger than what is unpacked; the first part was read"

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from torchtriage.artefacts.inputs import Artefact
 
 _MAX_LINE_DIGITS = 12
+MAX_POINTER_CHARS = 512
 STRUCTURED_FORMATS = frozenset({"pickle", "json", "xml"})
 
 
@@ -29,6 +30,11 @@ def quote_line(artefact: str, line_number: int, line: str, signal: str) -> Evide
 def quote_value(artefact: str, pointer: str, value: object, signal: str) -> Evidence:
     """Quote the value at a JSON Pointer of a structured artefact as compact JSON."""
     return Evidence(artefact=artefact, where=pointer, quote=clean_text(compact_json(value)), signal=signal)
+
+
+def is_quotable(pointer: str) -> bool:
+    """Whether a pointer can be shown as it is: keys of a job's may hold escape sequences or secrets."""
+    return len(pointer) <= MAX_POINTER_CHARS and clean_text(pointer, limit=None) == pointer
 
 
 def compact_json(value: object) -> str:

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 # Names come out of archives too and may be of any length; the end is what tells something.
 MAX_NAME_CHARS = 512
@@ -37,7 +41,12 @@ _RANK_BEFORE_HOST = re.compile(r"(?i)rank[_\-.](?=[A-Za-z])")
 _NO_HOST = re.compile(r"[^\w\-.]")
 _RANK_AT_END = re.compile(r"[_\-.]0{0,64}(\d{1,7})$")
 _PID = re.compile(r"(?i)(?:^|[^a-z])pid[_\-.=]?(\d{1,10})(?!\d)")
-_LAST_NUMBER = re.compile(r"(\d{1,7})$")
+# Of "-1" after another mark the number is negative, and one of more digits is a date or a time.
+_LAST_NUMBER = re.compile(r"(?<!\d)(?<![_\-.=]-)(\d{1,7})$")
+_NUMBER_BEFORE = re.compile(r"(?<!\d)(\d{1,7})[_\-.]$")
+_NUMBER_ALONE = re.compile(r"(?:^|/)(\d{1,7})$")
+_MIN_EQUAL_NUMBERS = 3
+"""In so many folders a number at the end of all names is no rank: two attempts of one rank would be fewer."""
 _SAME_NAME_AGAIN = re.compile(r" \(\d{1,6}\)$")
 _EXTENSIONS = frozenset(
     {"txt", "log", "out", "err", "stdout", "stderr", "json", "jsonl", "pickle", "pkl", "pt"}
@@ -66,18 +75,64 @@ def identity_of(name: str, *, trailing_number_is_rank: bool = False) -> Identity
     stem = _without_extensions(base)
     rank, host = _rank_after_host(stem)
     if rank is None:
-        if (found := _last(_RANK, stem)) is not None:
+        if (found := _last(_RANK, stem)) is not None or (folders and (found := _last(_RANK, folders)) is not None):
             rank = found
         elif trailing_number_is_rank and (number := _LAST_NUMBER.search(stem)):
             rank = int(number[1])
-        elif folders and (found := _last(_RANK, folders)) is not None:
-            rank = found
     pid = _last(_PID, stem)
     if pid is None and (worker := _RAY_WORKER.match(stem)):
         pid = int(worker[1])
     if pid is None and folders:
         pid = _last(_PID, folders)
     return Identity(rank=rank, pid=pid, host=host)
+
+
+def identities_of_dumps(names: Sequence[str]) -> list[Identity]:
+    """Rank, pid and host of each of the flight-recorder dumps of one job, whose names say more together.
+
+    A number at the end that is the same in all of them counts attempts or is a name's own. A folder's rank is whose
+    dump lies in it, except that of one folder which holds the dumps of all.
+    """
+    found = [identity_of(name, trailing_number_is_rank=True) for name in names]
+    stems = [_Numbered.of(name) for name in names]
+    numbered = [i for i, stem in enumerate(stems) if stem.last is not None and not stem.says_rank]
+    in_folders = [i for i in numbered if stems[i].folder_rank is not None]
+    if len({stems[i].folder_rank for i in in_folders}) == 1 and len({stems[i].last for i in in_folders}) > 1:
+        for i in in_folders:
+            found[i] = replace(found[i], rank=stems[i].last)
+        in_folders = []
+    bare = [i for i in numbered if stems[i].folder_rank is None]
+    if len(bare) > 1 and len({stems[i].last for i in bare}) == 1:
+        before = [stems[i].before for i in bare]
+        if None not in before and len(set(before)) == len(before):
+            for i in bare:
+                found[i] = replace(found[i], rank=stems[i].before)
+        elif len({names[i].rpartition("/")[0] for i in bare}) >= _MIN_EQUAL_NUMBERS:
+            for i in bare:
+                found[i] = replace(found[i], rank=None)
+    return found
+
+
+@dataclass(frozen=True)
+class _Numbered:
+    """The numbers of a name: the one at its end, the one before that, and what the word "rank" stands before."""
+
+    last: int | None
+    before: int | None
+    says_rank: bool
+    folder_rank: int | None
+
+    @classmethod
+    def of(cls, name: str) -> _Numbered:
+        folders, _, base = _SAME_NAME_AGAIN.sub("", name[-MAX_NAME_CHARS:]).rpartition("/")
+        stem = _without_extensions(base)
+        last = _LAST_NUMBER.search(stem)
+        says_rank = _rank_after_host(stem)[0] is not None or _RANK.search(stem) is not None
+        if last is None:
+            return cls(None, None, says_rank, None)
+        # A folder that is called by a number alone, or a number within the name itself.
+        before = _NUMBER_BEFORE.search(stem[: last.start()]) or _NUMBER_ALONE.search(folders)
+        return cls(int(last[1]), int(before[1]) if before else None, says_rank, _last(_RANK, folders))
 
 
 def _without_extensions(base: str) -> str:

@@ -7,6 +7,7 @@ private folder, under names of our own, so that no name in an archive is ever a 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import stat
 import tempfile
@@ -14,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from torchtriage.artefacts.archives import archive_type, unpack
+from torchtriage.artefacts.archives import Budget, archive_type, unpack
 from torchtriage.artefacts.clean import clean_text
 from torchtriage.artefacts.names import UniqueNames, display_name
 from torchtriage.artefacts.recognise import Recognised, recognise
@@ -62,6 +63,7 @@ class Inputs:
     _private: Path | None = None
     names: UniqueNames = field(default_factory=UniqueNames)
     seen: set[Path] = field(default_factory=set[Path])
+    budget: Budget = field(default_factory=Budget)
 
     def of(self, *kinds: str) -> list[Artefact]:
         """The artefacts of these kinds, in order of name."""
@@ -99,10 +101,26 @@ class Inputs:
 
 
 def path_names(paths: Paths) -> list[str]:
-    """What was given as a list of strings."""
+    """What was given as printable text for reports, other bytes as ``\\x1b``; :func:`open_inputs` takes that too."""
+    return ["".join(c if c.isprintable() else _escaped(c) for c in path) for path in _given(paths)]
+
+
+def _given(paths: Paths) -> list[str]:
     if isinstance(paths, (str, os.PathLike)):
         return [os.fspath(paths)]
     return [os.fspath(path) for path in paths]
+
+
+def _escaped(char: str) -> str:
+    code = ord(char)
+    data = bytes([code - 0xDC00]) if 0xDC80 <= code <= 0xDCFF else char.encode("utf-8", "surrogatepass")
+    return "".join(f"\\x{byte:02x}" for byte in data)
+
+
+def _unescaped(path: str) -> str:
+    """What :func:`path_names` made printable."""
+    data = os.fsencode(path)
+    return os.fsdecode(re.sub(rb"\\x([0-9a-f]{2})", lambda found: bytes([int(found[1], 16)]), data))
 
 
 def open_inputs(paths: Paths, roots: Sequence[Path] | None = None) -> Inputs:
@@ -116,7 +134,7 @@ def open_inputs(paths: Paths, roots: Sequence[Path] | None = None) -> Inputs:
         InputNotFoundError: a path does not exist, or none was given.
         OutsideRootsError: a path lies outside ``roots``.
     """
-    paths = path_names(paths)
+    paths = _given(paths)
     if not paths:
         raise InputNotFoundError("no path was given: pass a folder, log file, dump, bundle or archive")
     starts = [_checked_start(given, roots) for given in paths]
@@ -134,6 +152,8 @@ def open_inputs(paths: Paths, roots: Sequence[Path] | None = None) -> Inputs:
 
 def _checked_start(given: str, roots: Sequence[Path] | None) -> Path:
     shown = clean_text(given)
+    if "\\x" in given and given.isprintable() and not _exists(Path(given)) and _exists(Path(_unescaped(given))):
+        given = _unescaped(given)
     if not given.strip():
         raise InputNotFoundError("an empty path was given: pass a folder, log file, dump, bundle or archive")
     if "\x00" in given:
@@ -264,7 +284,7 @@ def _add_readable(inputs: Inputs, path: Path, name: str, *, nested: int, sole: b
         if nested >= MAX_NESTED_ARCHIVES:
             inputs.gaps.append(f"{shown}: archives nested deeper than {MAX_NESTED_ARCHIVES} are not opened")
             return
-        for member in unpack(path, inner, inputs.private_folder(), inputs.gaps, shown):
+        for member in unpack(path, inner, inputs.private_folder(), inputs.gaps, shown, inputs.budget):
             _add_file(inputs, member.path, member.name if sole else f"{name}/{member.name}", nested=nested + 1)
         return
     compression = compression_of(first)

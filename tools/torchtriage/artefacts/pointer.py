@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any, cast
 
+_INT_KEY = re.compile(r"0|-?[1-9]\d{0,18}", re.ASCII)
+
 
 def resolve_pointer(view: Any, pointer: str) -> Any:
     """Follow a JSON Pointer; raise KeyError when it leads nowhere."""
@@ -16,7 +18,10 @@ def resolve_pointer(view: Any, pointer: str) -> Any:
     for token in pointer[1:].split("/"):
         token = token.replace("~1", "/").replace("~0", "~")
         if isinstance(here, dict):
-            here = cast("dict[Any, Any]", here)[token]
+            record = cast("dict[Any, Any]", here)
+            # Keys of a pickle may be ints, which are texts in JSON.
+            key = int(token) if token not in record and _INT_KEY.fullmatch(token) else token
+            here = record[key]
         elif isinstance(here, (list, tuple)) and re.fullmatch(r"\d{1,12}", token, re.ASCII):
             items = cast("list[Any]", here)
             if int(token) >= len(items):

@@ -23,6 +23,7 @@ _MAX_LEVELS = 64
 _DAMAGED_STREAM = "the compressed stream is damaged or cut; what came before was read"
 # Inside strings there may be control characters: a job's own output, or a damaged byte.
 _DECODER = json.JSONDecoder(strict=False)
+_BLANKS = re.compile(r"[ \t\r\n]*")
 _STRINGS_AND_SCALARS = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|[^\[\]{}"]+', re.DOTALL)
 
 
@@ -50,7 +51,8 @@ def parse_json(data: bytes) -> tuple[Any, str | None]:
     if start < 0:
         raise UnreadableError("holds no JSON")
     try:
-        return _DECODER.raw_decode(text, start)[0], None
+        pairs = _top_pairs(text, start)
+        return (_DECODER.raw_decode(text, start)[0], None) if pairs is None else _joined(pairs)
     except json.JSONDecodeError as error:
         value = _up_to_the_damage(text, start, error)
         if value is None:
@@ -61,6 +63,44 @@ def parse_json(data: bytes) -> tuple[Any, str | None]:
             return json.JSONDecoder(strict=False, parse_int=_bounded_int).raw_decode(text, start)[0], None
         except ValueError as error:
             raise UnreadableError("not valid JSON") from error
+
+
+def _top_pairs(text: str, start: int) -> list[tuple[str, Any]] | None:
+    """The keys and values of the outermost object, each as often as it is there; None of anything else."""
+    if text[start] != "{":
+        return None
+    pairs: list[tuple[str, Any]] = []
+    position = _after_blanks(text, start + 1)
+    while text.startswith('"', position):
+        key, position = _DECODER.raw_decode(text, position)
+        position = _after_blanks(text, position)
+        if not text.startswith(":", position):
+            return None
+        value, position = _DECODER.raw_decode(text, _after_blanks(text, position + 1))
+        pairs.append((key, value))
+        position = _after_blanks(text, position)
+        if text.startswith("}", position):
+            return pairs
+        if not text.startswith(",", position):
+            return None
+        position = _after_blanks(text, position + 1)
+    return None
+
+
+def _after_blanks(text: str, position: int) -> int:
+    found = _BLANKS.match(text, position)
+    return found.end() if found is not None else position
+
+
+def _joined(pairs: list[tuple[str, Any]]) -> tuple[dict[str, Any], str | None]:
+    """One record of all pairs: of a key that is there several times the first value that is not empty."""
+    joined: dict[str, Any] = {}
+    n_again = 0
+    for key, value in pairs:
+        n_again += key in joined
+        joined[key] = joined.get(key) or value
+    note = "keys of its JSON stand there more than once; the first value that is not empty was read"
+    return joined, note if n_again else None
 
 
 def _bounded_int(digits: str) -> int | None:
