@@ -86,7 +86,9 @@ def test_a_waiting_rank_at_another_place_is_named_against_the_majority() -> None
     findings = judge(WAIT, WAIT, other, WAIT)
     found = signal(findings, "stacks.different_place")
     assert found.scope.ranks == [2]
-    assert found.facts == {"where": "save (train.py:70)", "majority_where": "step (train.py:50)", "n_places": 2}
+    assert found.facts == {
+        "where": "save (train.py:70)", "majority_where": "step (train.py:50)", "n_places": 2, "by_rank_zero": False,
+    }  # fmt: skip
     assert found.evidence[0].quote == "save (train.py:70)"
     assert signal(findings, "stacks.in_collective").facts["in_collective_call"] == "barrier"
 
@@ -194,3 +196,31 @@ def test_a_dump_that_was_written_as_the_process_ended_says_so() -> None:
     )
     findings = analyze([("rank_1/stderr.txt", read_text(text))], {})
     assert "rank 1 was dumped as it ended: Fatal Python error: Aborted" in findings.notes
+
+
+FORKED = [
+    "BaseProcess.run (multiprocessing/process.py:108)",
+    "Popen._launch (multiprocessing/popen_fork.py:71)",
+    "rebuild (train.py:30)",
+    *USER,
+]
+JOINS = ["wait4 (libc.so.6)", "Popen.poll (multiprocessing/popen_fork.py:27)",
+         "BaseProcess.join (multiprocessing/process.py:149)", "rebuild (train.py:31)", *USER]  # fmt: skip
+
+
+@pytest.mark.parametrize(("inner", "told"), [
+    (["build (train.py:12)"], "idle"),
+    (["Queue.get (multiprocessing/queues.py:113)", "serve (train.py:20)"], None),
+    ([], None),
+])  # fmt: skip
+def test_a_forked_process_that_waits_amid_its_work_is_told_of_the_rank_that_waits_for_it(
+    inner: list[str], told: str | None
+) -> None:
+    dumps = [
+        ("stack-rank0.txt", read_text(dump_text(10, [*SYNC, *USER]))),
+        ("rank01-pid11.txt", read_text(dump_text(11, JOINS))),
+        ("rank01-pid11-child12.txt", read_text(dump_text(12, [*inner, *FORKED], status="idle"))),
+    ]
+    facts = signal(analyze(dumps, {}), "stacks.lock_wait").facts
+    assert facts.get("child_state") == told
+    assert facts.get("child_where") == ("build (train.py:12)" if told else None)

@@ -102,6 +102,7 @@ def test_the_second_look_says_who_moves_and_counts_no_rank_twice() -> None:
         "all_ranks": False,
         "where": "step (train.py:50)",
         "where_later": "step (train.py:57)",
+        "waited": True,
     }
     assert [(e.artefact, e.quote) for e in moving.evidence] == [
         ("node/stacks/again/rank01-pid101.txt", "step (train.py:57)")

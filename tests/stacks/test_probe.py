@@ -180,7 +180,8 @@ def test_the_cpu_seconds_of_a_thread_grow_while_it_computes() -> None:
     assert thread_cpu_seconds(process.pid) == {}
 
 
-@pytest.mark.parametrize(("n", "limit_s"), [(16, 2.5), pytest.param(64, 5.0, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize(("n", "limit_s"), [(16, 2.5), (64, 5.0)])
 def test_one_look_at_all_ranks_of_a_node_takes_seconds(tmp_path: Path, n: int, limit_s: float) -> None:
     need_ptrace()
     with ExitStack() as stack:
@@ -194,6 +195,7 @@ def test_one_look_at_all_ranks_of_a_node_takes_seconds(tmp_path: Path, n: int, l
             assert all(item.ok and "--native" in item.command for item in items)
             if best < limit_s:
                 break
+        print(f"one look at {n} processes with native frames: {best:.2f} s")
         assert best < limit_s
 
 

@@ -108,9 +108,9 @@ def test_a_pid_with_two_recorded_ranks_takes_its_rank_from_the_dumps_name(tmp_pa
     assert "pid 7 is recorded with 2 different ranks" in report.gaps[0]
 
 
-def test_live_processes_and_wrong_paths_are_refused_with_advice(tmp_path: Path) -> None:
-    with pytest.raises(BadCallError, match="py-spy dump --native"):
-        dump_stacks(pids=[1])
+def test_a_call_without_paths_and_wrong_paths_are_refused_with_advice(tmp_path: Path) -> None:
+    with pytest.raises(BadCallError, match="separate calls"):
+        dump_stacks([str(DATA)], pids=[1])
     with pytest.raises(BadCallError, match="pass recorded dumps"):
         dump_stacks()
     with pytest.raises(InputNotFoundError):

@@ -23,11 +23,11 @@ UNDECIDED = {
     "case-055": "the run was looked at while it ran, and its end is not in the log",
     "case-056": "a lock that a rank waits for has no name",
     "case-058": "the log has no rank marks, and both ranks wait in one group at different places",
-    "case-067": "a lock that a rank waits for has no name",
     "case-068": "a lock that a rank waits for has no name",
     "case-077": "the message alone does not tell what holds the memory",
     "case-079": "the log has no step numbers",
     "case-080": "the run was looked at while it ran, and only one rank printed its end",
+    "case-091": "the run was looked at while it ran, and nothing has been logged for a while",
 }
 # Cases that are judged wrongly today: each must leave this list when it is mended.
 MISJUDGED = {
@@ -69,8 +69,8 @@ def test_the_text_of_a_verdict_begins_with_the_answer_and_is_short(folder: Path)
     text = render(verdict)
     assert text.startswith(verdict.status.upper())
     assert verdict.summary in text.splitlines()[0]
-    # Some 600 tokens of about four characters, with room for paths and numbers, which take more tokens.
-    assert len(text) < 2800, len(text)
+    # Some 600 tokens of about four characters, with room for numbers and the long paths of a bundle.
+    assert len(text) < 3000, len(text)
 
 
 def test_the_name_of_a_folder_decides_nothing(tmp_path: Path) -> None:

@@ -181,3 +181,33 @@ def test_the_culprit_signal_names_the_rank_within_the_meeting() -> None:
     observed = [seen("flight.order_deadlock", (1, 2)), seen("stacks.stopped", (2, 3))]
     (found,) = decide(book(one), observed, range(4)).assessments
     assert found.ranks == {2}
+
+
+AHEAD = entry(
+    "ahead", proves=[{"all": [{"signal": "flight.order_deadlock"}, {"signal": "log.stopped_early", "meets": "others"}]}]
+)
+
+
+@pytest.mark.parametrize(("behind", "named"), [((0, 2), [{1}]), ((0,), [{1, 2}]), ((0, 1, 2), []), ((2,), [])])
+def test_what_speaks_of_all_others_leaves_the_one_rank_of_which_it_does_not_speak(
+    behind: tuple[int, ...], named: list[set[int]]
+) -> None:
+    observed = [seen("flight.order_deadlock", (1, 2)), seen("log.stopped_early", behind)]
+    assert [set(a.ranks) for a in decide(book(AHEAD), observed, range(3)).assessments] == named
+
+
+def test_what_speaks_of_others_rules_out_a_mode_whose_culprit_it_leaves_out() -> None:
+    one = entry("one", excludes=[{"when": {"signal": "log.stopped_early", "meets": "others"}, "because": "b"}])
+    observed = [seen("flight.order_deadlock", (1,)), seen("log.stopped_early", (0,))]
+    assert names(decide(book(one), observed, range(2))) == []
+    assert names(decide(book(one), [observed[0], seen("log.stopped_early", (1,))], range(2))) == ["one"]
+
+
+@pytest.mark.parametrize(("moving", "branch", "stands"), [
+    ((0, 1, 2), "hang", False), ((1, 2), "nccl_timeout", False), ((1,), "hang", True), ((0, 1, 2), "slow", True),
+])  # fmt: skip
+def test_a_job_of_which_most_ranks_move_does_not_hang(moving: tuple[int, ...], branch: str, stands: bool) -> None:
+    observed = [seen("flight.order_deadlock", (1,)), seen("stacks.moving", moving)]
+    decision = decide(book(entry("one", branch=branch)), observed, range(3))
+    assert names(decision) == (["one"] if stands else [])
+    assert [e.id for e, _ in decision.ruled_out] == ([] if stands else ["one"])

@@ -74,3 +74,14 @@ def test_a_rank_whose_data_take_long_is_a_straggler_of_the_host(tmp_path):
     found = verdict(tmp_path, change(healthy(5, calm=True), edit), "plain")
     assert (found.failure_mode, found.culprits.ranks) == ("host-side-straggler-rank", [1])
     assert "data_ms" in found.summary
+
+
+def test_a_statistic_of_the_input_that_one_rank_lost_tells_whose_batch_was_not_finite(tmp_path):
+    lines: list[str] = []
+    for step in range(10):
+        for rank in (0, 1):
+            loss, mean = ("nan" if step > 4 else "2.31"), ("nan" if (rank, step) == (1, 5) else "0.02")
+            lines.append(f"2026-11-30 06:20:{step:02d},000 INFO [rank{rank}] step={step} loss={loss} input_mean={mean}")
+    (tmp_path / "train.log").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    found = triage([str(tmp_path / "train.log")])
+    assert (found.failure_mode, found.culprits.ranks) == ("nonfinite-values-in-input-data", [1])

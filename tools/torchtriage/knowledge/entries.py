@@ -34,6 +34,8 @@ class Condition:
     where: dict[str, Any] = field(default_factory=dict[str, Any])
     ranks: str | None = None
     meets_culprit: bool = True
+    speaks_of_others: bool = False
+    """Whether it must speak of all ranks but the culprit."""
 
 
 @dataclass(frozen=True)
@@ -172,6 +174,7 @@ def _condition(raw: dict[str, Any]) -> Condition:
         where=raw.get("where", {}),
         ranks=raw.get("ranks"),
         meets_culprit=raw.get("meets", "culprit") == "culprit",
+        speaks_of_others=raw.get("meets") == "others",
     )
 
 

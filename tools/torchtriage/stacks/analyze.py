@@ -16,7 +16,7 @@ from torchtriage.report import Evidence, RankStack, RankState, Scope, Signal, St
 from torchtriage.stacks.classify import WAITING, Standing, classify
 from torchtriage.stacks.looks import compare_looks
 from torchtriage.stacks.places import framework_frame_index, loader_index, place, user_frame_index
-from torchtriage.stacks.processes import RankProcess, find_ranks
+from torchtriage.stacks.processes import MAX_CHILDREN, RankProcess, find_ranks
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 MAX_QUOTES = 3
 MAX_PLACES = 8
 MAX_SHOWN_FRAMES = 40
+# A forked process that waits here has nothing to do.
+_TASK_QUEUES = ("multiprocessing/queues.py", "multiprocessing/connection.py", "/queue.py")
 _STATES: tuple[RankState, ...] = get_args(RankState)
 
 
@@ -49,6 +51,8 @@ class _Judged:
     site: tuple[str, str]
     """The innermost user frame and the innermost frame of the user or a framework: the call site."""
     worker_state: str | None
+    child: tuple[str, str] | None
+    """Of a rank that waits for a lock, a queue or a process: what a process that it forked does, and where."""
 
     @property
     def waits(self) -> bool:
@@ -88,9 +92,34 @@ def _judge(seen: RankProcess) -> _Judged:
     worker_state: str | None = None
     if standing.state == "data_loading" and seen.helpers:
         worker_state = _worker_state(seen.helpers)
+    child = _stuck_child(seen.children) if standing.state == "lock_wait" else None
     return _Judged(
-        seen, standing, where, (where, place(frames[framework]) if framework is not None else ""), worker_state
+        seen, standing, where, (where, place(frames[framework]) if framework is not None else ""), worker_state, child
     )
+
+
+def _stuck_child(children: Sequence[tuple[str, Mapping[str, Any]]]) -> tuple[str, str] | None:
+    """Of the forked processes at work on a task of the program, the first that waits: ("lock_wait" or "idle", where).
+
+    Without native frames a process that takes a lock looks as one that sleeps or reads: it is "idle".
+    """
+    for _, process in children[:MAX_CHILDREN]:
+        frames = _main_frames(process)
+        run = next((i for i, f in enumerate(frames) if str(f["file"]).endswith("multiprocessing/process.py")), None)
+        user = user_frame_index(frames)
+        if run is None or user is None or user >= run or not any(_is_fork(frame) for frame in frames[run:]):
+            continue
+        if any(str(frame["file"]).endswith(_TASK_QUEUES) for frame in frames[:user]):
+            continue
+        standing = classify(process)
+        idle = not standing.certain and all(thread["active"] is False for thread in process["threads"])
+        if standing.state == "lock_wait" or (standing.state == "python_running" and idle):
+            return ("idle" if idle else "lock_wait"), place(frames[user])
+    return None
+
+
+def _is_fork(frame: Mapping[str, Any]) -> bool:
+    return str(frame["file"]).endswith("multiprocessing/popen_fork.py")
 
 
 def _worker_state(helpers: Sequence[tuple[str, Mapping[str, Any]]]) -> str | None:
@@ -177,6 +206,8 @@ def _state_signals(judged: Sequence[_Judged]) -> list[Signal]:
         ):
             if known := Counter(value for value in values if value is not None):
                 facts[key] = known.most_common(1)[0][0]
+        if child := next((each.child for each in members if each.child is not None), None):
+            facts["child_state"], facts["child_where"] = child
         if any(each.standing.holds_gil for each in members):
             facts["holds_gil"] = True
         if in_call := sorted(e.seen.rank for e in members if e.standing.collective and e.seen.rank is not None):
@@ -209,6 +240,7 @@ def _place_signals(judged: Sequence[_Judged]) -> list[Signal]:
     signals: list[Signal] = []
     for site in sites[1 : MAX_PLACES + 1]:
         facts = {"where": _site_words(site), "majority_where": _site_words(majority), "n_places": len(sites)}
+        facts["by_rank_zero"] = [each.seen.rank for each in by_site[site]] == [0]
         signals.append(_signal("stacks.different_place", by_site[site], facts))
     return signals
 
@@ -234,6 +266,9 @@ def _look_signals(judged: Sequence[_Judged]) -> list[Signal]:
             "where": Counter(change.first_where for change in changes).most_common(1)[0][0],
             "where_later": Counter(change.second_where for change in changes).most_common(1)[0][0],
         }
+        if name == "stacks.moving":
+            # Whoever waited for its peers and went on has shown that they came.
+            facts["waited"] = any(each.waits for each, _ in members)
         if seconds := [change.seconds for change in changes if change.seconds is not None]:
             facts["seconds_between"] = round(min(seconds), 2)
         if shares := [change.cpu_share for change in changes if change.cpu_share is not None]:

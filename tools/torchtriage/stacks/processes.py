@@ -47,6 +47,8 @@ _SECOND_LOOK = re.compile(r"(?:^|/)again$")
 _CHILD_IN_NAME = re.compile(r"-child(\d{1,10})(?!\d)")
 _FOLDERS_OF_KIND = re.compile(r"(?:^|/)(?:stacks|py-?spy|dumps?|native)$")
 
+MAX_CHILDREN = 32
+
 
 @dataclass
 class RankProcess:
@@ -59,6 +61,8 @@ class RankProcess:
     process: Mapping[str, Any]
     helpers: list[tuple[str, Mapping[str, Any]]] = field(default_factory=list["tuple[str, Mapping[str, Any]]"])
     """DataLoader workers that are known to be this rank's, with their artefact's name."""
+    children: list[tuple[str, Mapping[str, Any]]] = field(default_factory=list["tuple[str, Mapping[str, Any]]"])
+    """Other processes that it is known to have started, in the same form."""
     again: tuple[str, Mapping[str, Any]] | None = None
     """A second look some seconds later."""
 
@@ -206,6 +210,9 @@ def _give_helpers(
         done.add(identity)
         if each.role != "dataloader worker":
             counts[each.role] += 1
+            owner = by_pid.get((each.folder, each.parent)) if each.role == "helper" and each.parent else None
+            if owner is not None and len(owner.children) < MAX_CHILDREN:
+                owner.children.append((each.artefact, each.process))
             continue
         owner = (
             (by_pid.get((each.folder, each.parent)) if each.parent is not None else None)

@@ -31,6 +31,9 @@ SUPPORTED = 0.25
 UNSURE = 0.75  # factor: the reader itself was not sure whose fault a proof is
 RIVALLED = 0.7  # factor: another mode, unrelated, is proven as well
 
+# Branches of failures in which ranks stand still.
+_STALLS = frozenset({"hang", "nccl_timeout"})
+
 
 @dataclass(frozen=True)
 class Assessment:
@@ -62,6 +65,8 @@ def decide(book: Playbook, observations: Sequence[Observation], ranks: Iterable[
             decision.assessments.append(found)
         elif found is not None:
             decision.ruled_out.append((entry, found))
+    if _goes_on(view):
+        _rule_out_stalls(decision)
     _prefer_causes(decision, book)
     decision.assessments.sort(key=lambda a: (-a.confidence, -_weight(a), a.order, a.entry.id))
     _weigh_rivals(decision)
@@ -96,6 +101,19 @@ class _View:
         return found if fits else []
 
 
+def _goes_on(view: _View) -> bool:
+    """Whether most ranks were at another place of the program at a second look; one alone may be polling in a loop."""
+    moving = frozenset[int]().union(*(o.ranks for o in view.matching(_named("stacks.moving"))))
+    return len(moving) > 1 and len(moving) * 2 > len(view.ranks)
+
+
+def _rule_out_stalls(decision: Decision) -> None:
+    """Nothing stands still in a job whose ranks go on, whatever one moment of it looked like."""
+    stalls = [a for a in decision.assessments if a.entry.branch in _STALLS]
+    decision.assessments = [a for a in decision.assessments if a.entry.branch not in _STALLS]
+    decision.ruled_out[:0] = [(a.entry, "most ranks went on between two looks at them") for a in stalls]
+
+
 def _facts_fit(facts: Any, where: dict[str, Any]) -> bool:
     for name, expected in where.items():
         value = facts.get(name)
@@ -124,12 +142,15 @@ class _Held:
 def _hold(proof: Proof, view: _View) -> _Held | None:
     """The proof's meeting, or None when a condition fails or the scopes do not meet."""
     meeting: frozenset[int] | None = None
+    peers: set[int] = set()
     matched: list[tuple[Condition, list[Observation]]] = []
     for condition in proof.conditions:
         found = view.matching(condition)
         if not found:
             return None
         matched.append((condition, found))
+        if condition.speaks_of_others:
+            peers.update(*(o.ranks for o in found))
         scoped = [o.ranks for o in found if o.ranks]
         # An observation without ranks (a pasted line without prefix) speaks of nobody in particular and meets all.
         if condition.meets_culprit and scoped and len(scoped) == len(found):
@@ -137,6 +158,10 @@ def _hold(proof: Proof, view: _View) -> _Held | None:
             meeting = shown if meeting is None else meeting & shown
             if not meeting:
                 return None
+    if peers and meeting is not None:
+        meeting -= peers
+        if not meeting or not view.ranks <= meeting | peers:
+            return None
     ranks = meeting if meeting is not None else frozenset[int]()
     observed: list[Observation] = []
     for condition, found in matched:
@@ -179,6 +204,8 @@ def _assess(entry: Entry, view: _View) -> Assessment | str | None:
         against = view.matching(exclusion.condition)
         if exclusion.condition.meets_culprit and culprit:
             against = [o for o in against if not o.ranks or o.ranks & culprit]
+        elif exclusion.condition.speaks_of_others:
+            against = [o for o in against if culprit and o.ranks and not o.ranks & culprit]
         if against:
             return exclusion.because
     observed = _unique((*(best.observed if best is not None else ()), *supports))

@@ -36,6 +36,24 @@ def job_finished(findings: Findings) -> bool:
     return ended and not trouble and not names & _BAD_ENDS
 
 
+def job_goes_on(findings: Findings) -> bool:
+    """Whether a running job was seen to advance between two looks at its ranks.
+
+    Either all known ranks moved, or one that waited for its peers did, while all others wait where it waited.
+    """
+    moving = [o for o in findings.observations if o.name == "stacks.moving" and o.ranks]
+    if not moving or not findings.ranks:
+        return False
+    if findings.ranks <= moving[0].ranks:
+        return True
+    odd = {"stacks.different_place", "proc.no_cpu_progress"} & {o.name for o in findings.observations}
+    together = any(
+        o.name in ("stacks.in_collective", "stacks.waiting_on_gpu") and o.facts.get("all_ranks")
+        for o in findings.observations
+    )
+    return bool(moving[0].facts.get("waited")) and together and not odd
+
+
 # Trouble that a job can have and still finish.
 _WITHOUT_END = frozenset(
     {
@@ -52,6 +70,7 @@ def reasons_against_health(findings: Findings) -> list[str]:
     names = {o.name for o in findings.observations}
     finished = job_finished(findings)
     trouble = [o for o in findings.observations if o.health == "trouble" and not (finished and o.kind in _MOMENTARY)]
+    goes_on = not finished and job_goes_on(findings)
     if trouble:
         reasons.append(f"there is trouble: {', '.join(sorted({o.name for o in trouble}))}")
     if findings.losses:
@@ -59,14 +78,14 @@ def reasons_against_health(findings: Findings) -> list[str]:
     reasons += [
         f"{kind.replace('_', ' ')}s were given and are not judged"
         for kind in _HIDES_TROUBLE
-        if kind in findings.unjudged
+        if kind in findings.unjudged and not (goes_on and kind == "kernel_log")
     ]
     reasons += [
         f"the {kind} evidence does not say that all is well"
         for kind, sign in _GOOD_SIGN.items()
         if kind in findings.kinds_read and sign not in names
     ]
-    if not _covers(findings, "log.finished"):
+    if not goes_on and not _covers(findings, "log.finished"):
         some = "log.finished_on_some" in names
         reasons.append("only some ranks say that they finished" if some else "no log shows every rank finishing")
     if "log.steps_even" not in names and "flight.in_step" not in names:

@@ -29,6 +29,8 @@ RISE_FOR_GOOD = 100.0
 _WINDOW = 8
 _MUST_BE_FINITE = re.compile(
     r"loss|grad|reward|(?:^|_)kl(?:_|$)|entropy|advantage|log_?prob|perplexity|ppl|logits?(?:_|$)"
+    # Statistics of a batch tell whether it came in with values that are not finite.
+    r"|(?:^|_)(?:inputs?|targets?|labels?|features?|pixels?|images?|data|batch|x)_(?:mean|std|var|min|max|norm)(?:_|$)"
 )
 # Infinite as a matter of course: what overflows in an early step, and what a search starts from.
 _MAY_OVERFLOW = re.compile(
