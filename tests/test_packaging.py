@@ -9,17 +9,21 @@ import sysconfig
 import tarfile
 import venv
 import zipfile
+from email import message_from_bytes
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from packaging.requirements import Requirement
 
 ROOT = Path(__file__).resolve().parents[1]
 CASE = "case-001"
 BUILD_TIMEOUT_S = 300
 SOURCES = (".ci", "tools", "playbook", "skill", "evals", "tests", "benchmarks")
 
-pytestmark = pytest.mark.slow
+# One worker builds and installs for all of them.
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("packaging")]
 
 
 class Install(NamedTuple):
@@ -191,6 +195,23 @@ def test_the_wheel_holds_the_knowledge_and_nothing_of_the_workshop(wheel: Path) 
     assert {f"torchtriage/{name}" for name in needed} <= set(names)
     assert any(name.endswith(".dist-info/licenses/LICENSE") for name in names)
     assert not [name for name in names if "__pycache__" in name or "/tests/" in name or "cases/" in name]
+
+
+def test_torch_is_wanted_by_its_extra_alone_and_the_one_installed_here_fits(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
+        metadata = message_from_bytes(archive.read(name))
+    wanted = [Requirement(text) for text in metadata.get_all("Requires-Dist", [])]
+    assert "torch" in metadata.get_all("Provides-Extra", [])
+    (torch,) = [each for each in wanted if each.name == "torch"]
+    assert torch.marker is not None
+    assert torch.marker.evaluate({"extra": "torch"})
+    assert not torch.marker.evaluate({"extra": ""})
+    try:
+        installed = version("torch")
+    except PackageNotFoundError:
+        pytest.skip("torch is not installed")
+    assert torch.specifier.contains(installed)
 
 
 def test_the_sdist_builds_and_its_wheel_holds_the_same_files(sdist: Path, wheel: Path, tmp_path: Path) -> None:

@@ -11,10 +11,13 @@ from mcp.shared.exceptions import MCPError
 from mcp.types import ResourceTemplateReference
 
 import torchtriage
+from bundle.plain_jobs import plain_job
+from stacks.live_processes import WORKER, need_ptrace, running
 from torchtriage.errors import BadCallError
 from torchtriage.server import build_server, serve
 
 TOOLS = ["triage", "explain_symptom", "analyze_flight_recorder", "dump_stacks", "playbook"]
+LIVE_TOOLS = ["collect", "record_flamegraph"]
 
 pytestmark = pytest.mark.anyio
 
@@ -27,13 +30,13 @@ async def client(request: pytest.FixtureRequest, cases: Path) -> AsyncIterator[C
 
 async def test_every_tool_is_listed_described_and_annotated(client: Client) -> None:
     tools = (await client.list_tools()).tools
-    assert [t.name for t in tools] == TOOLS
+    assert [t.name for t in tools] == TOOLS + LIVE_TOOLS
     for tool in tools:
         assert tool.title
         assert 0 < len(tool.description or "") < 1000
         assert "    " not in (tool.description or "")
         assert tool.annotations
-        assert tool.annotations.read_only_hint is True
+        assert tool.annotations.read_only_hint is (tool.name not in LIVE_TOOLS)
         assert tool.annotations.destructive_hint is False
         assert tool.input_schema["additionalProperties"] is False
         assert tool.output_schema
@@ -81,6 +84,11 @@ async def test_every_tool_answers_with_what_its_schema_promises(client: Client, 
         ("explain_symptom", {"text": "  "}, "text is empty"),
         ("playbook", {"qery": "x"}, "qery"),
         ("dump_stacks", {"paths": ["../../../../etc"]}, "outside the folders"),
+        ("collect", {}, "torchtriage serve --allow-live"),
+        ("collect", {"pids": [1], "output": "/tmp/x"}, "torchtriage serve --allow-live"),
+        ("collect", {"force": True}, "force"),
+        ("record_flamegraph", {"duration": 1}, "torchtriage serve --allow-live"),
+        ("record_flamegraph", {"duration": 0}, "duration"),
     ],
 )
 async def test_a_wrong_call_is_a_tool_error_that_says_what_to_do(
@@ -143,3 +151,61 @@ def test_a_root_must_be_a_folder(tmp_path: Path) -> None:
 def test_http_needs_roots() -> None:
     with pytest.raises(BadCallError, match="--root"):
         serve(http=True)
+
+
+@pytest.fixture
+async def live_client(tmp_path: Path) -> AsyncIterator[Client]:
+    (tmp_path / "root").mkdir()
+    async with Client(build_server([str(tmp_path / "root")], allow_live=True)) as connected:
+        yield connected
+
+
+async def test_a_live_collect_lands_inside_a_root_and_triage_takes_it(live_client: Client, tmp_path: Path) -> None:
+    need_ptrace()
+    with plain_job(tmp_path) as job:
+        result = await live_client.call_tool("collect", {"pids": job.pids})
+        assert result.is_error is False, result.content
+        elsewhere = tmp_path / "root" / "named.tar.zst"
+        packed = await live_client.call_tool("collect", {"pids": job.pids[:1], "output": str(elsewhere)})
+        assert packed.is_error is False, packed.content
+    report = result.structured_content
+    schemas = {t.name: t.output_schema for t in (await live_client.list_tools()).tools}
+    jsonschema.validate(report, schemas["collect"] or {})
+    assert report["ranks"] == [0, 1]
+    assert Path(report["bundle"]).is_relative_to(tmp_path / "root")
+    assert (Path(report["bundle"]) / "manifest.json").is_file()
+    assert elsewhere.is_file()
+    assert f"next: torchtriage triage {report['bundle']}" in result.content[0].text
+    for bundle in (report["bundle"], str(elsewhere)):
+        judged = await live_client.call_tool("triage", {"paths": [bundle]})
+        assert judged.is_error is False, judged.content
+
+
+async def test_flame_graphs_land_inside_a_root(live_client: Client, tmp_path: Path) -> None:
+    need_ptrace()
+    with running(WORKER, "squares") as process:
+        result = await live_client.call_tool("record_flamegraph", {"pids": [process.pid], "duration": 1})
+    assert result.is_error is False, result.content
+    schemas = {t.name: t.output_schema for t in (await live_client.list_tools()).tools}
+    jsonschema.validate(result.structured_content, schemas["record_flamegraph"] or {})
+    assert Path(result.structured_content["output_dir"]).is_relative_to(tmp_path / "root")
+    assert list((tmp_path / "root").rglob("*.svg"))
+
+
+@pytest.mark.parametrize(("tool", "parameter"), [("collect", "output"), ("record_flamegraph", "output_dir")])
+async def test_nothing_is_written_outside_the_roots(
+    live_client: Client, tmp_path: Path, tool: str, parameter: str
+) -> None:
+    (tmp_path / "root" / "link").symlink_to(tmp_path)
+    for where in (tmp_path / "out", tmp_path / "root" / ".." / "out", tmp_path / "root" / "link" / "out"):
+        result = await live_client.call_tool(tool, {"pids": [1], parameter: str(where)})
+        assert result.is_error is True
+        assert "outside the folders" in result.content[0].text
+    assert not (tmp_path / "out").exists()
+
+
+async def test_a_process_that_is_not_there_is_a_tool_error(live_client: Client) -> None:
+    for tool in LIVE_TOOLS:
+        result = await live_client.call_tool(tool, {"pids": [4194305]})
+        assert result.is_error is True
+        assert "no process 4194305" in result.content[0].text

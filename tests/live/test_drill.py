@@ -16,11 +16,15 @@ from pathlib import Path
 import pytest
 from faults.drill.launch import HERE, Drill, Fault, fault_named, has_ended, load_faults, started
 
+from torchtriage.evals.case import load_case
+
 FAULTS = load_faults()
 IN_EVERY_RUN = "file-wait"
 PLAYBOOK = HERE.parents[2] / "playbook"
 PY_SPY = shutil.which("py-spy", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}")
 
+# Two jobs beside each other would make each other slow.
+alone = pytest.mark.xdist_group("live")
 needs_torch = pytest.mark.skipif(
     not sys.platform.startswith("linux") or importlib.util.find_spec("torch") is None,
     reason="starts training jobs: needs Linux and torch",
@@ -49,6 +53,27 @@ def test_no_name_in_the_program_gives_a_fault_away() -> None:
     assert not [name for name in functions if telling & set(name.lower().split("_"))]
 
 
+def test_no_recording_gives_its_fault_away(cases: Path) -> None:
+    recorder = "python evals/faults/drill/record.py OUT.tar.zst "
+    recorded = 0
+    for folder in sorted(cases.iterdir()):
+        case = load_case(folder)
+        if not (case.provenance.command or "").startswith(recorder):
+            continue
+        recorded += 1
+        fault = fault_named((case.provenance.command or "").removeprefix(recorder))
+        assert case.expected.failure_mode == fault.failure_mode
+        assert case.expected.acceptable == list(fault.acceptable)
+        assert case.expected.culprits.ranks == fault.culprits(1, 2)
+        # A name of one word, such as "stopped", is also what software says.
+        telling = [b"FAULT_RANK", b"FAULT=", *([fault.name.encode()] if "-" in fault.name else [])]
+        for path in (path for path in (folder / case.inputs).rglob("*") if path.is_file()):
+            content = path.read_bytes()
+            assert not [word for word in telling if word in content], path
+    assert recorded == len(FAULTS) - 1
+
+
+@alone
 @needs_torch
 @pytest.mark.parametrize(
     "fault",
@@ -69,6 +94,7 @@ def test_a_fault_gets_into_its_state_and_no_process_of_it_stays(fault: Fault, tm
     assert not [pid for pid in drill.ranks.values() if not has_ended(pid)]
 
 
+@alone
 @needs_torch
 @pytest.mark.slow
 def test_the_job_ends_when_the_process_that_started_it_is_killed(tmp_path: Path) -> None:

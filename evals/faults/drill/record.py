@@ -58,7 +58,7 @@ def record(fault: Fault, bundles: Path) -> dict[str, object]:
                     shutil.copy(drill.console, bundle)
                 else:
                     looked = time.monotonic()
-                    report = collect(pids=list(drill.ranks.values()), output=str(bundle))
+                    report = collect(pids=list(drill.find_ranks().values()), output=str(bundle))
                     row["collect_s"] = round(time.monotonic() - looked, 1)
                     row["collected"] = report.collected
                     row["collect_gaps"] = report.gaps

@@ -116,8 +116,8 @@ def collect_node(
     ]
     began = time.monotonic()
     with ThreadPoolExecutor(len(probes)) as pool:
-        running: list[Future[None]] = [pool.submit(probe, kind, work) for kind, work in probes]
         try:
+            running: list[Future[None]] = [pool.submit(probe, kind, work) for kind, work in probes]
             for one in running:
                 one.result()
         except KeyboardInterrupt:

@@ -1,0 +1,82 @@
+"""Probing a node: what one probe does must not touch the others, and what was taken is kept."""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from torchtriage.bundle.collect import Limits, collect_node
+from torchtriage.bundle.manifest import Item
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+PROBES = ("dump_processes", "write_facts", "probe_ras", "probe_flight", "probe_gpus", "probe_kernel", "copy_logs")
+QUICK = Limits(again_after_s=0.0)
+
+
+def item(kind: str, rank: int | None = None) -> Item:
+    return Item(path=f"n/{kind}", kind=kind, rank=rank, ok=True, redacted=True)
+
+
+def answers(kind: str) -> Callable[..., list[Item]]:
+    return lambda *_arguments, **_options: [item(kind)]
+
+
+@pytest.fixture
+def probes(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, Callable[..., Any]], None]:
+    """Stands in for a probe; all of them answer at once until told otherwise."""
+
+    def replace(name: str, function: Callable[..., Any]) -> None:
+        monkeypatch.setattr(f"torchtriage.bundle.collect.{name}", function)
+
+    for name in PROBES:
+        replace(name, answers(name))
+    return replace
+
+
+def test_the_items_of_all_probes_come_in_order(probes: Any, tmp_path: Path) -> None:
+    probes("copy_logs", lambda *_a, **_k: [item("log", 3), item("log", 1), item("log")])
+    found = collect_node([], tmp_path, host="n", limits=QUICK)
+    # The states of processes are looked at twice.
+    assert [(each.kind, each.rank) for each in found.items] == [
+        ("dump_processes", None), ("log", None), ("log", 1), ("log", 3), ("probe_flight", None), ("probe_gpus", None),
+        ("probe_kernel", None), ("probe_ras", None), ("write_facts", None), ("write_facts", None),
+    ]  # fmt: skip
+    assert not found.interrupted
+
+
+@pytest.mark.parametrize("broken", PROBES)
+def test_a_probe_that_raises_costs_only_itself(probes: Any, tmp_path: Path, broken: str) -> None:
+    def fails(*_arguments: object, **_options: object) -> list[Item]:
+        raise ZeroDivisionError("token=hf_abcdefghijklmnop")
+
+    probes(broken, fails)
+    found = collect_node([], tmp_path, host="n", limits=QUICK)
+    (failed,) = [each for each in found.items if not each.ok]
+    assert (failed.path, failed.host) == ("", "n")
+    assert (failed.error or "").startswith("ZeroDivisionError")
+    assert "abcdefghijklmnop" not in (failed.error or "")
+    assert "rest of the bundle is whole" in (failed.reason or "")
+    assert {each.kind for each in found.items if each.ok} == set(PROBES) - {broken}
+
+
+def test_progress_counts_the_probes(probes: Any, tmp_path: Path) -> None:
+    told: list[tuple[int, int]] = []
+    collect_node([], tmp_path, host="n", limits=QUICK, progress=lambda done, total: told.append((done, total)))
+    assert told == [(number, len(PROBES)) for number in range(1, len(PROBES) + 1)]
+
+
+def test_an_interrupt_keeps_what_was_taken(probes: Any, tmp_path: Path) -> None:
+    def interrupts(*_arguments: object, **_options: object) -> list[Item]:
+        os.kill(os.getpid(), signal.SIGINT)
+        return [item("probe_kernel")]
+
+    probes("probe_kernel", interrupts)
+    found = collect_node([], tmp_path, host="n", limits=Limits(again_after_s=0.5))
+    assert found.interrupted
+    assert "dump_processes" in {each.kind for each in found.items}

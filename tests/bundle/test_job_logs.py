@@ -1,0 +1,128 @@
+"""Copying what a job's processes print: the files they have open, masked, once each, and no pipe."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from torchtriage.bundle.job_logs import copy_logs
+from torchtriage.bundle.processes import JobProcess
+
+
+def process(pid: int, role: str = "rank", rank: int | None = None) -> JobProcess:
+    return JobProcess(
+        pid=pid, ppid=1, uid=0, start_ticks=1, role=role, rank=rank, local_rank=rank, world_size=2, rank_pid=None,
+        job="here", environment={}, command=("python3",),
+    )  # fmt: skip
+
+
+class Streams:
+    """A /proc in which processes have files open."""
+
+    def __init__(self, root: Path) -> None:
+        self.proc, self.files = root / "proc", root / "files"
+        self.files.mkdir()
+        self.bundle = root / "bundle" / "node1"
+
+    def open(self, pid: int, number: int, target: Path) -> None:
+        folder = self.proc / str(pid) / "fd"
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / str(number)).symlink_to(target)
+
+    def file(self, name: str, text: str) -> Path:
+        path = self.files / name
+        path.write_text(text, encoding="utf-8")
+        return path
+
+
+@pytest.fixture
+def streams(tmp_path: Path) -> Streams:
+    return Streams(tmp_path)
+
+
+def test_both_streams_of_ranks_and_launchers_are_copied_with_their_times(streams: Streams) -> None:
+    out = streams.file("out", "step=1\n")
+    os.utime(out, ns=(5, 1_700_000_000_000_000_000))
+    streams.open(7, 1, out)
+    streams.open(7, 2, streams.file("err", "warned\n"))
+    streams.open(3, 1, streams.file("console", "all of it\n"))
+    processes = [process(3, "launcher"), process(7, rank=1)]
+    items = copy_logs(processes, streams.bundle / "logs", host="node1", proc=streams.proc)
+    names = ["launcher-pid3.stdout.log", "rank01-pid7.stdout.log", "rank01-pid7.stderr.log"]
+    assert [item.path for item in items] == [f"node1/logs/{name}" for name in names]
+    assert [item.rank for item in items] == [None, 1, 1]
+    assert all(item.ok and item.redacted and item.reason is None for item in items)
+    assert items[1].command[:2] == ["tail", "-c"]
+    assert items[1].command[-1] == str(out)
+    copied = streams.bundle / "logs" / names[1]
+    assert (copied.read_text(encoding="utf-8"), copied.stat().st_mtime_ns) == ("step=1\n", 1_700_000_000_000_000_000)
+    assert copied.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_file_that_several_write_to_is_copied_once(streams: Streams) -> None:
+    shared = streams.file("all", "x\n")
+    for pid in (7, 8):
+        streams.open(pid, 1, shared)
+        streams.open(pid, 2, shared)
+    items = copy_logs([process(7, rank=0), process(8, rank=1)], streams.bundle / "logs", host="n", proc=streams.proc)
+    assert [item.path for item in items] == ["node1/logs/rank00-pid7.stdout.log"]
+
+
+def test_pipes_and_devices_are_left_alone(streams: Streams) -> None:
+    pipe = streams.files / "pipe"
+    os.mkfifo(pipe)
+    streams.open(7, 1, pipe)
+    streams.open(7, 2, Path("/dev/null"))
+    assert copy_logs([process(7, rank=0)], streams.bundle / "logs", host="n", proc=streams.proc) == []
+    assert not streams.bundle.exists()
+
+
+def test_workers_and_helpers_and_the_departed_have_no_log(streams: Streams) -> None:
+    streams.open(9, 1, streams.file("out", "x\n"))
+    processes = [process(9, "dataloader worker", 0), process(9, "helper", 0), process(404, rank=1)]
+    assert copy_logs(processes, streams.bundle / "logs", host="n", proc=streams.proc) == []
+
+
+def test_of_a_long_log_the_end_is_kept_from_the_beginning_of_a_line(
+    streams: Streams, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torchtriage.bundle.job_logs.MAX_LOG_BYTES", 1 << 20)
+    text = "".join(f"step={step} loss=2.5\n" for step in range(100_000))
+    streams.open(7, 1, streams.file("out", text))
+    (item,) = copy_logs([process(7, rank=0)], streams.bundle / "logs", host="n", proc=streams.proc)
+    copied = (streams.bundle.parent / item.path).read_text(encoding="utf-8")
+    assert item.reason == "the last 1 MiB"
+    assert (1 << 20) - 100 < len(copied) <= 1 << 20
+    assert text.endswith("\n" + copied)
+
+
+def test_secrets_are_masked_and_odd_bytes_survive_as_text(streams: Streams) -> None:
+    path = streams.files / "out"
+    path.write_bytes(b"login with token hf_abcdefghijklmnopqrstuvwx\n\xff\xfe bytes\nAPI_KEY=sk-abcdefghijklmnop12\n")
+    streams.open(7, 1, path)
+    (item,) = copy_logs([process(7, rank=0)], streams.bundle / "logs", host="n", proc=streams.proc)
+    copied = (streams.bundle.parent / item.path).read_text(encoding="utf-8")
+    assert "abcdefghijklmnop" not in copied
+    assert copied.count("[masked]") == 2
+    assert copied.count("\n") == 3
+
+
+def test_a_planted_file_is_not_overwritten_and_the_reason_is_told(streams: Streams) -> None:
+    streams.open(7, 1, streams.file("out", "x\n"))
+    planted = streams.bundle / "logs" / "rank00-pid7.stdout.log"
+    planted.parent.mkdir(parents=True)
+    planted.symlink_to(streams.files / "elsewhere")
+    (item,) = copy_logs([process(7, rank=0)], streams.bundle / "logs", host="n", proc=streams.proc)
+    assert (item.ok, item.path) == (False, "")
+    assert item.reason
+    assert not (streams.files / "elsewhere").exists()
+
+
+def test_the_number_of_logs_is_bounded(streams: Streams, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torchtriage.bundle.job_logs.MAX_LOGS", 3)
+    for pid in range(10, 20):
+        streams.open(pid, 1, streams.file(f"out-{pid}", "x\n"))
+    ranks = [process(pid, rank=pid - 10) for pid in range(10, 20)]
+    assert len(copy_logs(ranks, streams.bundle / "logs", host="n", proc=streams.proc)) == 3
