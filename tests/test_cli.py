@@ -81,7 +81,12 @@ def test_a_wrong_call_ends_with_2_and_one_line_that_says_what_to_do(
     assert len(err.splitlines()) == 1
 
 
-@pytest.mark.parametrize("arguments", [["triage"], ["--nonsense"], ["triage", "x", "--nonsense"], ["nonsense"]])
+def test_triage_of_nothing_says_what_to_give(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["triage"]) == 2
+    assert "--live" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("arguments", [["--nonsense"], ["triage", "x", "--nonsense"], ["nonsense"]])
 def test_an_unknown_option_or_command_ends_with_2(arguments: list[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         cli.main(arguments)

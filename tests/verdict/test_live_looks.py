@@ -88,7 +88,7 @@ def test_what_one_rank_does_while_its_peers_wait_counts_when_it_is_seen_twice(
 
 def test_a_rank_that_leaves_by_its_own_decision_makes_all_others_lose_it() -> None:
     lost = seen("log.python_exception", 0, 2, cascade=True, type="RuntimeError")
-    decided = said("rank-local-decision-not-agreed", "time budget", 1)
+    decided = said("rank-local-decision-not-agreed", "time budget used up", 1)
     assert answer(lost, decided, n_ranks=3)[:2] == ("rank-local-decision-not-agreed", {1})
 
 
@@ -113,3 +113,20 @@ def test_one_rank_that_waited_where_all_wait_and_went_on_shows_that_the_job_goes
 def test_trouble_in_a_job_that_goes_on_is_trouble() -> None:
     findings = running(seen("stacks.moving", 0, 1, 2), seen("log.nonfinite_metric", 0, metric="loss"))
     assert reasons_against_health(findings)
+
+
+LOADS = seen(
+    "stacks.data_loading", 1, peers_waiting=True, certain=True, why="waits for the DataLoader", where="b (a.py:2)"
+)
+WAIT = seen("stacks.in_collective", 0, 2, certain=True, where="train (a.py:9)")
+
+
+def test_a_rank_that_a_second_look_finds_where_its_peers_wait_did_not_hang() -> None:
+    assert answer(LOADS, WAIT, n_ranks=3)[:2] == ("dataloader-worker-blocked-in-read", {1})
+    assert answer(LOADS, WAIT, seen("stacks.moving", 1, where_later="train (a.py:9)"), n_ranks=3)[0] is None
+    polls = seen("stacks.moving", 1, where_later="poll (a.py:3)")
+    assert answer(LOADS, WAIT, polls, n_ranks=3)[:2] == ("dataloader-worker-blocked-in-read", {1})
+
+
+def test_nothing_hangs_where_a_rank_that_waited_for_its_peers_went_on() -> None:
+    assert answer(LOADS, WAIT, seen("stacks.moving", 2, waited=True, where_later="step (a.py:4)"), n_ranks=3)[0] is None

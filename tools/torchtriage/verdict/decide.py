@@ -33,6 +33,7 @@ RIVALLED = 0.7  # factor: another mode, unrelated, is proven as well
 
 # Branches of failures in which ranks stand still.
 _STALLS = frozenset({"hang", "nccl_timeout"})
+_WAITS = ("stacks.in_collective", "stacks.waiting_on_gpu")
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,9 @@ def decide(book: Playbook, observations: Sequence[Observation], ranks: Iterable[
         elif found is not None:
             decision.ruled_out.append((entry, found))
     if _goes_on(view):
-        _rule_out_stalls(decision)
+        _rule_out_stalls(decision, "ranks went on between two looks at them", None)
+    elif joined := _joined_their_peers(view):
+        _rule_out_stalls(decision, "at a second look it waited where its peers do", joined)
     _prefer_causes(decision, book)
     decision.assessments.sort(key=lambda a: (-a.confidence, -_weight(a), a.order, a.entry.id))
     _weigh_rivals(decision)
@@ -102,16 +105,33 @@ class _View:
 
 
 def _goes_on(view: _View) -> bool:
-    """Whether most ranks were at another place of the program at a second look; one alone may be polling in a loop."""
-    moving = frozenset[int]().union(*(o.ranks for o in view.matching(_named("stacks.moving"))))
-    return len(moving) > 1 and len(moving) * 2 > len(view.ranks)
+    """Whether a second look found most ranks elsewhere in the program, or one go on that had waited for its peers.
+
+    One alone that did not wait may be polling in a loop.
+    """
+    looks = view.matching(_named("stacks.moving"))
+    moving = frozenset[int]().union(*(o.ranks for o in looks))
+    most = len(moving) > 1 and len(moving) * 2 > len(view.ranks)
+    return most or any(o.facts.get("waited") for o in looks)
 
 
-def _rule_out_stalls(decision: Decision) -> None:
-    """Nothing stands still in a job whose ranks go on, whatever one moment of it looked like."""
-    stalls = [a for a in decision.assessments if a.entry.branch in _STALLS]
-    decision.assessments = [a for a in decision.assessments if a.entry.branch not in _STALLS]
-    decision.ruled_out[:0] = [(a.entry, "most ranks went on between two looks at them") for a in stalls]
+def _joined_their_peers(view: _View) -> frozenset[int]:
+    """Ranks that were elsewhere at first, and at a second look where their peers had waited."""
+    waiting = [o for name in _WAITS for o in view.matching(_named(name))]
+    places = {o.facts.get("where") for o in waiting}
+    found = [o for o in view.matching(_named("stacks.moving")) if o.facts.get("where_later") in places]
+    return frozenset[int]().union(*(o.ranks for o in found))
+
+
+def _rule_out_stalls(decision: Decision, because: str, ranks: frozenset[int] | None) -> None:
+    """Nothing stands still in what goes on, whatever one moment of it looked like; ``ranks``: of these alone."""
+    stalls = [
+        a
+        for a in decision.assessments
+        if a.entry.branch in _STALLS and (ranks is None or (a.ranks and a.ranks <= ranks))
+    ]
+    decision.assessments = [a for a in decision.assessments if a not in stalls]
+    decision.ruled_out[:0] = [(a.entry, because) for a in stalls]
 
 
 def _facts_fit(facts: Any, where: dict[str, Any]) -> bool:
