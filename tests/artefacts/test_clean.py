@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchtriage.artefacts.clean import MASK, QUOTE_CHARS, clean_text
+from torchtriage.artefacts.clean import _SECRETS, MASK, QUOTE_CHARS, _may_hold_secret, clean_text
 
 
 @pytest.mark.parametrize(
@@ -158,3 +158,37 @@ def test_secrets_in_more_spellings_are_masked(text: str, secret: str) -> None:
 )
 def test_harmless_words_near_secrets_stay(text: str) -> None:
     assert clean_text(text) == text
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        "--hf_token ", "--wandb_api_key ", "--openai_api_key=", "--db_password ", "--secret_key ", "--private_key ",
+        "--auth_token ", "--wandb_key=", "--hf_key ", "--model.hub-token ",
+    ],
+)  # fmt: skip
+def test_the_value_of_an_option_that_names_a_secret_is_masked(option: str) -> None:
+    assert clean_text(f"train.py {option}abcdwxyz --lr 1") == f"train.py {option}{MASK} --lr 1"
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["--max_token 8192", "--eos_token <|end|>", "--add_bos_token true", "--sort_key length", "--use_token --lr 1e-3"],
+)
+def test_options_about_words_and_columns_stay(text: str) -> None:
+    assert clean_text(text) == text
+
+
+@pytest.mark.parametrize("text", ["tokens/s=1234", "num_tokens 5", "task-7 token 12", "key 5", "connection refused"])
+def test_lines_of_training_cost_one_scan(text: str) -> None:
+    assert not _may_hold_secret(text)
+
+
+KEYS = ("token", "key", "api_key", "hf_", "auth", "_x", "--", "bearer ", "AKIA", "Ab1", "connection", "string", "-----")
+
+
+@given(st.lists(st.sampled_from([*PIECES, *KEYS, " ", "=", "a1b2c3d4e5f6g7", "-", "_"]), max_size=12))
+def test_the_one_scan_misses_nothing_that_a_pattern_masks(pieces: list[str]) -> None:
+    text = "".join(pieces)
+    if not _may_hold_secret(text):
+        assert not any(pattern.search(text) for pattern, _ in _SECRETS)

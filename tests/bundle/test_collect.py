@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from torchtriage.bundle.collect import Limits, collect_node
+from torchtriage.bundle.collect import Limits, at_most_one_interrupt, collect_node
 from torchtriage.bundle.manifest import Item
 
 if TYPE_CHECKING:
@@ -80,3 +80,15 @@ def test_an_interrupt_keeps_what_was_taken(probes: Any, tmp_path: Path) -> None:
     found = collect_node([], tmp_path, host="n", limits=Limits(again_after_s=0.5))
     assert found.interrupted
     assert "dump_processes" in {each.kind for each in found.items}
+
+
+def test_after_a_first_interrupt_further_ones_do_nothing_until_all_is_written() -> None:
+    before = signal.getsignal(signal.SIGINT)
+    with at_most_one_interrupt():
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+    with at_most_one_interrupt() as no_more:
+        no_more()
+        signal.raise_signal(signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) is before

@@ -126,3 +126,29 @@ def test_the_number_of_logs_is_bounded(streams: Streams, monkeypatch: pytest.Mon
         streams.open(pid, 1, streams.file(f"out-{pid}", "x\n"))
     ranks = [process(pid, rank=pid - 10) for pid in range(10, 20)]
     assert len(copy_logs(ranks, streams.bundle / "logs", host="n", proc=streams.proc)) == 3
+
+
+def test_each_log_keeps_its_newest_lines_when_time_is_short(streams: Streams) -> None:
+    for pid in (7, 8):
+        streams.open(pid, 1, streams.file(f"out-{pid}", "".join(f"step={step}\n" for step in range(1000))))
+    seconds = iter(range(100_000))
+    ranks = [process(7, rank=0), process(8, rank=1)]
+    items = copy_logs(
+        ranks, streams.bundle / "logs", host="n", proc=streams.proc, limit_s=100, clock=lambda: float(next(seconds))
+    )
+    for item in items:
+        copied = (streams.bundle.parent / item.path).read_text(encoding="utf-8")
+        assert copied.startswith("step=9")
+        assert copied.endswith("\nstep=999\n")
+        assert "no time" in (item.reason or "")
+
+
+def test_a_long_log_of_one_progress_bar_keeps_its_end(streams: Streams, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torchtriage.bundle.job_logs.MAX_LOG_BYTES", 1 << 20)
+    path = streams.files / "out"
+    path.write_bytes(b"".join(b"\r%6d/99999 token=abcdefghij" % step for step in range(50_000)))
+    streams.open(7, 1, path)
+    (item,) = copy_logs([process(7, rank=0)], streams.bundle / "logs", host="n", proc=streams.proc)
+    copied = (streams.bundle.parent / item.path).read_bytes()
+    assert copied.endswith(b"\r 49999/99999 token=[masked]")
+    assert b"abcdefghij" not in copied

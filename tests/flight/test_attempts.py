@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import pickle
 from typing import TYPE_CHECKING, Any
 
 from flight.flight_dumps import call, dump, loop, rank_dump
 from torchtriage.flight.analyze import FlightFindings, analyze
+from torchtriage.flight.tool import analyze_flight_recorder
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from torchtriage.flight.model import RankDump
 
 HOUR_NS = 3600 * 10**9
@@ -106,3 +110,13 @@ def test_a_group_whose_first_call_is_late_makes_no_rank_outside_it_stale() -> No
     dumps = [rank_dump(r, view([call("all_reduce", 10, group="a")], 0, early)) for r in (0, 1)]
     dumps += [rank_dump(r, view([call("all_reduce", 10, group="b")], 1, late)) for r in (2, 3, 4)]
     assert not told(analyze(dumps), "earlier run")
+
+
+def test_a_folder_of_which_no_dump_was_used_keeps_the_others_from_being_called_in_step(tmp_path: Path) -> None:
+    for number, run in enumerate(("one", "other")):
+        (tmp_path / run).mkdir()
+        for rank in range(2):
+            made = dump(loop(3, call("all_reduce")), {"0": [0, 1]}, start_ns=rank + 1000 * number)
+            (tmp_path / run / f"nccl_trace_rank_{rank}").write_bytes(pickle.dumps(made))
+    assert analyze_flight_recorder([str(tmp_path / "one")]).status == "in_step"
+    assert analyze_flight_recorder([str(tmp_path)]).status == "inconclusive"

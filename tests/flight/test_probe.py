@@ -57,6 +57,10 @@ class Node:
             rank_pid=None, job="job", environment=variables, command=("python",),
         )  # fmt: skip
 
+    def loads_nccl(self, process: JobProcess) -> None:
+        line = "7f00-7f01 r-xp 00000000 08:01 5    /usr/lib/libnccl.so.2\n"
+        (self.proc / str(process.pid) / "maps").write_text(line, encoding="ascii")
+
     def lies(self, rank: int, data: bytes, mtime_ns: int) -> Path:
         path = self.dumps / f"fr_{rank}"
         path.write_bytes(data)
@@ -177,7 +181,31 @@ def test_a_pipe_that_the_program_named_itself_is_found_among_its_open_files(node
     pipe = node.pipe(0, dump())
     process = node.process(None, number=9, TORCH_FR_DUMP_TEMP_FILE="")
     (node.proc / str(process.pid) / "fd/17").symlink_to(pipe)
+    node.loads_nccl(process)
     assert brief(node.probe(process)) == [("node1/flight/ondemand_nccl_trace_rank_0", True, 0)]
+
+
+@pytest.mark.parametrize(
+    ("name", "with_nccl", "with_stem"),
+    [("fr_0", False, False), ("commands_0", True, False), ("frames_0", True, False), ("fr_10", True, False),
+     ("other_fr_0", True, True)],
+)  # fmt: skip
+def test_a_pipe_that_may_be_the_programs_own_is_never_written_to(
+    node: Node, name: str, with_nccl: bool, with_stem: bool
+) -> None:
+    pipe = node.dumps / f"{name}.pipe"
+    os.mkfifo(pipe)
+    node.readers[99] = reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    node.answers[99] = []
+    process = node.process(0, **({"TORCH_NCCL_DEBUG_INFO_PIPE_FILE": node.prefix} if with_stem else {}))
+    (node.proc / str(process.pid) / "fd/17").symlink_to(pipe)
+    if with_nccl:
+        node.loads_nccl(process)
+    (item,) = node.probe(process, timeout_s=0)
+    assert os.read(reader, 1) == b""  # nobody has written
+    if not with_stem:
+        assert item.ok
+        assert "TORCH_NCCL_DEBUG_INFO_PIPE_FILE" in (item.reason or "")
 
 
 def test_a_pipe_that_nobody_reads_is_told(node: Node) -> None:

@@ -339,3 +339,11 @@ def test_a_service_that_is_off_or_in_another_network_is_not_looked_for(tmp_path:
         (proc / name / "ns/net").symlink_to(namespace)
     (item,) = probe_ras([elsewhere], host_folder, host="node1", proc=proc)
     assert "container" in (item.error or "")
+
+
+def test_an_empty_address_is_as_good_as_none(tmp_path: Path, host_folder: Path) -> None:
+    proc = tmp_path / "proc"
+    rank = fake_process(proc, 600, "", NCCL_RAS_ADDR="")
+    (item,) = probe_ras([rank], host_folder, host="node1", proc=proc)
+    assert item.ok
+    assert "no process of this job has NCCL loaded" in (item.reason or "")

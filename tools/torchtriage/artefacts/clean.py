@@ -25,7 +25,7 @@ _WORD = r"[A-Za-z0-9_\-]"
 _SECRETIVE = (
     r"(?:passw(?:or)?d|passphrase|secret|api[_\- ]?key|access[_\- ]?key|private[_\- ]?key|"
     r"auth[_\-]?token|access[_\-]?token|refresh[_\-]?token|session[_\-]?token|credentials?|account[_\-]?key|"
-    r"connection[_\-]?string)(?:_[A-Za-z0-9_\-]{0,32})?"
+    r"connection[_\-]?string|(?:wandb|openai|anthropic)[_\-]key)(?:_[A-Za-z0-9_\-]{0,32})?"
 )
 # Between a name and its value; the quotes may be escaped, as in JSON inside JSON.
 _IS = r"(?:\\{0,3}['\"])?\s{0,16}[:=]\s{0,16}"
@@ -120,10 +120,20 @@ _SECRETS: tuple[tuple[re.Pattern[str], str], ...] = (
         ),
         rf"\1{MASK}",
     ),
+    # options; of keys those of a service, as "--sort_key" names a column
     (
         re.compile(
-            r"(?i)(--[a-z0-9\-]{0,40}(?:password|passwd|secret|api[_\-]?key|access[_\-]?key|token)(?:\s+|=))"
+            r"(?i)(--(?=[a-z0-9])[a-z0-9_.\-]{0,40}(?:passw(?:or)?d|passphrase|secret|"
+            r"(?:api|access|secret|private|account|auth|wandb|hf|openai|anthropic|aws)[_\-]?key)(?:\s+|=)['\"]?)"
             rf"{_NOT_MASKED}([^\s'\"]{{4,4096}})"
+        ),
+        rf"\1{MASK}",
+    ),
+    # "--max_token 8192", "--eos_token <eos>" and "--add_bos_token true" speak of words
+    (
+        re.compile(
+            r"(?i)(--(?=[a-z0-9])[a-z0-9_.\-]{0,40}token(?:\s+|=)['\"]?)"
+            rf"{_NOT_MASKED}(?!(?:[\d.,]{{1,32}}|true|false|none|null)(?:[\s'\"]|$)|[<\[]|--[a-z])([^\s'\"]{{4,4096}})"
         ),
         rf"\1{MASK}",
     ),
@@ -153,18 +163,40 @@ _SECRETS: tuple[tuple[re.Pattern[str], str], ...] = (
 )
 _MAX_ROUNDS = 3
 
-# Lines without any of these cannot hold a secret that we know: the common case is one scan.
-_MAY_HOLD_SECRET = re.compile(
-    r"(?i)@|pass|secret|key|token|credential|bearer|basic|hf_|gh[pousr]_|github_pat_|glpat|sk-|sk_live|rk_live|xox|npm_|pypi-|"
-    r"wandb_|nvapi|dop_v1|AKIA|ASIA|AGPA|AROA|AIDA|AIza|eyJ|BEGIN |connection|"
-    r"xapp-|SG\.|dckr_|hooks|sig=|signature|x-amz|x-goog|cookie|auth|pwd=|\s-u|--user|--proxy-user|wandb login|"
-    r"^\s{0,8}[A-Za-z0-9+/]{60,76}={0,2}\s{0,8}$"
+# Lines without any of these cannot hold a secret that we know: the common case is one scan. "token" and "key" are in
+# every other line of a training job, so they count only with what makes them the name of a value.
+_NAME_OF_VALUE = (
+    r"(?:key|token)(?:_[a-z0-9_\-]{0,32})?(?:\\{0,3}['\"])?\s{0,16}[:=]|--(?=[a-z0-9])[a-z0-9_.\-]{0,40}(?:key|token)\s"
 )
+_KEY_LINE = r"^\s{0,8}[A-Za-z0-9+/]{60,76}={0,2}\s{0,8}$"
+_NAMES_VALUE_OR_IS_KEY = re.compile(rf"{_NAME_OF_VALUE}|{_KEY_LINE}")
+_MAY_HOLD_SECRET = re.compile(
+    rf"(?i)@|pass|secret|{_NAME_OF_VALUE}|credential|(?:bearer|basic)\s|"
+    r"\bhf_|\bgh[pousr]_|\bgithub_pat_|\bglpat|\bsk-|\bsk_live|\brk_live|\bxox|\bnpm_|\bpypi-|"
+    r"\bwandb_|\bnvapi|\bdop_v1|AKIA|ASIA|AGPA|AROA|AIDA|AIza|eyJ|BEGIN |connection[_\-]?string|"
+    r"xapp-|SG\.|dckr_|hooks|sig=|signature|x-amz|x-goog|cookie|auth|pwd=|\s-u|--user|--proxy-user|wandb login|"
+    rf"{_KEY_LINE}"
+)
+# Each other alternative of the pattern above holds one of these; to look for words is many times faster.
+_WORDS = (
+    "@", "pass", "secret", "credential", "bearer", "basic", "hf_", "ghp_", "gho_", "ghu_", "ghs_", "ghr_",
+    "github_pat_", "glpat", "sk-", "sk_live", "rk_live", "xox", "npm_", "pypi-", "wandb_", "nvapi", "dop_v1", "akia",
+    "asia", "agpa", "aroa", "aida", "aiza", "eyj", "begin ", "connection", "xapp-", "sg.", "dckr_", "hooks",
+    "sig=", "signature", "x-amz", "x-goog", "cookie", "auth", "pwd=", "-u", "--proxy-user", "wandb login",
+)  # fmt: skip
+
+
+def _may_hold_secret(text: str) -> bool:
+    if text.isascii():  # other letters have more than one small form
+        lowered = text.lower()
+        if not any(word in lowered for word in _WORDS):
+            return _NAMES_VALUE_OR_IS_KEY.search(lowered) is not None
+    return _MAY_HOLD_SECRET.search(text) is not None
 
 
 def mask_secrets(text: str) -> str:
     """Replace tokens, keys, passwords and e-mail addresses by ``[masked]``."""
-    if not _MAY_HOLD_SECRET.search(text):
+    if not _may_hold_secret(text):
         return text
     # What one pattern leaves may show another one its secret.
     for _ in range(_MAX_ROUNDS):

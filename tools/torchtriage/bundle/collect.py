@@ -7,6 +7,7 @@ the kernel log beside each other, then the processes once more. A probe that fai
 from __future__ import annotations
 
 import contextlib
+import signal
 import threading
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -24,8 +25,9 @@ from torchtriage.ras.probe import probe_ras
 from torchtriage.stacks.probe import dump_processes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Generator, Sequence
     from pathlib import Path
+    from types import FrameType
 
     from torchtriage.bundle.processes import JobProcess
 
@@ -51,6 +53,31 @@ class Collected:
 
     items: list[Item] = field(default_factory=list[Item])
     interrupted: bool = False
+
+
+@contextlib.contextmanager
+def at_most_one_interrupt() -> Generator[Callable[[], None], None, None]:
+    """Within it the first Ctrl-C interrupts and further ones do nothing, so that what was taken is still written.
+
+    Yields what makes even a first one do nothing. Only the main thread can do so; elsewhere nothing is changed.
+    """
+    before = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(before):
+        yield lambda: None
+        return
+
+    def no_more() -> None:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    def first(number: int, frame: FrameType | None) -> None:
+        no_more()
+        before(number, frame)
+
+    signal.signal(signal.SIGINT, first)
+    try:
+        yield no_more
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def collect_node(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,40 +14,63 @@ from torchtriage.bundle.files import write_new
 from torchtriage.bundle.manifest import Item
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from torchtriage.bundle.processes import JobProcess
 
-MAX_LOG_BYTES = 8 << 20
+MAX_LOG_BYTES = 2 << 20
 MAX_LOGS = 512
+LIMIT_S = 10.0
+"""For all logs together; masking is what takes time."""
+# A progress bar goes back to the beginning of its line and never ends it.
+_LINE_END = re.compile(r"(\r\n|[\r\n])")
+# Of a log that is one endless line: more than the longest secret that could have been cut in two.
+_CUT_CHARS = 8192
 _STREAMS = {1: "stdout", 2: "stderr"}
 
 
 def copy_logs(
-    processes: Sequence[JobProcess], folder: Path, *, host: str, proc: Path = Path("/proc"), root: Path | None = None
+    processes: Sequence[JobProcess],
+    folder: Path,
+    *,
+    host: str,
+    proc: Path = Path("/proc"),
+    root: Path | None = None,
+    limit_s: float = LIMIT_S,
+    clock: Callable[[], float] = time.monotonic,
 ) -> list[Item]:
     """Copy the last part of each regular file that is standard output or error of a rank or a launcher, once.
 
-    Secrets are masked. A terminal, a pipe or a socket cannot be read again and is left out without a word: what goes
+    Secrets are masked, the newest lines first: each log has its share of the time that is left, and what there was no
+    time for is left out. A terminal, a pipe or a socket cannot be read again and is left out without a word: what goes
     there is in the file of whoever reads it, usually the launcher.
     """
     root = root or folder.parent.parent
     items: list[Item] = []
     seen: set[tuple[int, int]] = set()
-    for process in processes:
-        if process.role not in ("rank", "launcher"):
-            continue
-        for number, stream in _STREAMS.items():
-            if len(items) >= MAX_LOGS:
-                return items
-            item = _copy(process, proc / str(process.pid) / "fd" / str(number), stream, folder, host, root, seen)
-            if item is not None:
-                items.append(item)
+    deadline = clock() + limit_s
+    streams = [(p, number) for p in processes if p.role in ("rank", "launcher") for number in _STREAMS]
+    for done, (process, number) in enumerate(streams):
+        if len(items) >= MAX_LOGS:
+            break
+        link = proc / str(process.pid) / "fd" / str(number)
+        share_s = max(0.0, deadline - clock()) / min(len(streams) - done, MAX_LOGS - len(items))
+        item = _copy(process, link, _STREAMS[number], folder, host, root, seen, share_s, clock)
+        if item is not None:
+            items.append(item)
     return items
 
 
 def _copy(
-    process: JobProcess, link: Path, stream: str, folder: Path, host: str, root: Path, seen: set[tuple[int, int]]
+    process: JobProcess,
+    link: Path,
+    stream: str,
+    folder: Path,
+    host: str,
+    root: Path,
+    seen: set[tuple[int, int]],
+    limit_s: float,
+    clock: Callable[[], float],
 ) -> Item | None:
     """One stream's file; None where it is no file, is a copy of one that was taken, or is not to be seen."""
     try:
@@ -68,10 +93,15 @@ def _copy(
     finally:
         os.close(descriptor)
     if start:
-        text = text.partition("\n")[2]
+        first = _LINE_END.search(text)
+        text = text[first.end() if first is not None else _CUT_CHARS :]
+    text, whole = _masked(text, clock() + limit_s, clock)
     who = f"rank{process.rank:02d}-pid{process.pid}" if process.rank is not None else f"{process.role}-pid{process.pid}"
     path = folder / f"{who}.{stream}.log"
-    data = "\n".join(mask_secrets(line) for line in text.split("\n")).encode("utf-8")
+    data = text.encode("utf-8")
+    reason = f"the last {MAX_LOG_BYTES >> 20} MiB" if start else None
+    if not whole:
+        reason = f"only the last {len(data) >> 10} KiB: there was no time to mask the secrets of more"
     command = ["tail", "-c", str(MAX_LOG_BYTES), clean_text(target)]
     try:
         write_new(path, data, mtime_ns=status.st_mtime_ns)
@@ -82,5 +112,16 @@ def _copy(
         )  # fmt: skip
     return Item(
         path=path.relative_to(root).as_posix(), kind="log", rank=process.rank, pid=process.pid, host=host,
-        command=command, ok=True, reason=f"the last {MAX_LOG_BYTES >> 20} MiB" if start else None, redacted=True,
+        command=command, ok=True, reason=reason, redacted=True,
     )  # fmt: skip
+
+
+def _masked(text: str, deadline: float, clock: Callable[[], float]) -> tuple[str, bool]:
+    """(the masked lines from the end on, as many as there is time for, but always the last; whether that is all)."""
+    parts = _LINE_END.split(text)  # a line, its end, a line, its end, ..., what follows the last end
+    kept: list[str] = []
+    for at in range(len(parts) - 1, -1, -2):
+        if len(kept) > 1 and clock() > deadline:
+            return "".join(reversed(kept)), False
+        kept.append("".join([mask_secrets(parts[at]), *parts[at + 1 : at + 2]]))
+    return "".join(reversed(kept)), True

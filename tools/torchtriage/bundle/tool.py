@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from torchtriage import __version__
 from torchtriage.artefacts.clean import clean_text
-from torchtriage.bundle.collect import Collected, collect_node
+from torchtriage.bundle.collect import Collected, at_most_one_interrupt, collect_node
 from torchtriage.bundle.files import write_new
 from torchtriage.bundle.folders import default_base, private_folder
 from torchtriage.bundle.host import host_name
@@ -90,18 +90,20 @@ def collect(
     root = _bundle_folder(None if packed is not None else output, f"{host}-{began:%Y%m%d-%H%M%S}")
     folder = root / host
     folder.mkdir(mode=0o700)
-    found = collect_node(
-        chosen, folder, host=host, native=native, force_ras=force_ras, limits=limits, progress=progress
-    )
-    manifest = Manifest(
-        torchtriage_version=__version__,
-        torch_version=_torch_version(),
-        time=began.isoformat(timespec="seconds"),
-        hosts=[host],
-        job=_job(chosen),
-        items=found.items,
-    )
-    write_new(root / MANIFEST, manifest.model_dump_json(indent=1).encode("utf-8"))
+    with at_most_one_interrupt() as no_more_interrupts:
+        found = collect_node(
+            chosen, folder, host=host, native=native, force_ras=force_ras, limits=limits, progress=progress
+        )
+        no_more_interrupts()
+        manifest = Manifest(
+            torchtriage_version=__version__,
+            torch_version=_torch_version(),
+            time=began.isoformat(timespec="seconds"),
+            hosts=[host],
+            job=_job(chosen),
+            items=found.items,
+        )
+        write_new(root / MANIFEST, manifest.model_dump_json(indent=1).encode("utf-8"))
     if packed is not None:
         pack(root, packed)
     return _report(chosen, found, str(packed or root), root)

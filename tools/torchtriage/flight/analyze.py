@@ -13,7 +13,7 @@ from torchtriage.flight.picture import picture_of
 from torchtriage.report import Divergence, FlightGroup, Signal
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from torchtriage.flight.findings import Finding
     from torchtriage.flight.model import RankDump
@@ -72,7 +72,8 @@ def analyze(dumps: Sequence[RankDump]) -> FlightFindings:
             for group in job.groups
             if group is not findings[0].group and len(group.ranks) > 1 and group.has_unfinished
         ]
-    all_used = {dump.rank for dump in dumps} - {None} <= job.dumps.keys()
+    # Another folder of which no dump was used may be another run, of which nothing is known.
+    all_used = {dump.rank for dump in dumps} - {None} <= job.dumps.keys() and not _other_runs(job.dumps.values(), dumps)
     if (
         all_used
         and not findings
@@ -92,4 +93,15 @@ def _culprits(findings: Sequence[Finding]) -> list[int]:
         return sorted(first.either_of or first.ranks) if first.names_culprits else []
     return sorted(
         {rank for f in findings if f.kind in ("behind_on_enqueue", "behind_on_complete") and f.root for rank in f.ranks}
+    )
+
+
+def _other_runs(used: Iterable[RankDump], dumps: Sequence[RankDump]) -> bool:
+    """Whether there are folders of which no dump was used, and which are no copies of what was used."""
+    used = list(used)
+    folders = {dump.artefact.rpartition("/")[0] for dump in used}
+    processes = {tuple(dump.summary["first_ns"]) for dump in used}
+    return any(
+        dump.artefact.rpartition("/")[0] not in folders and tuple(dump.summary["first_ns"]) not in processes
+        for dump in dumps
     )

@@ -37,6 +37,8 @@ MAX_DUMP_BYTES = 128 << 20
 MAX_ALL_BYTES = 1 << 30
 _LOOK_S = 0.1
 _PIPE_NUMBER = re.compile(r"(?<!\d)(\d{1,6})\.pipe$")
+# What the name of a pipe says before the rank, for a pipe that a program named itself to be torch's beyond doubt.
+_TORCHS_PIPE = re.compile(r"nccl|flight|debug|torch|(?<![a-z])fr(?![a-z])", re.IGNORECASE)
 _CLOCK_SLACK_NS = 2 * 10**9
 _NAMES = (*PREFIX_NAMES, PIPE_NAME, "XDG_CACHE_HOME", "HOME")
 # A whole dump ends like this: pickle's STOP, or the end of a JSON object.
@@ -53,6 +55,8 @@ class _Rank:
     files: list[str]
     """Where its dumps may be, as we see them."""
     configured: bool
+    doubtful: list[str] = field(default_factory=list[str])
+    """Pipes that may be torch's or the program's own, so that nothing is written to them."""
     items: list[Item] = field(default_factory=list[Item])
     before: dict[str, job_files.Signature | None] = field(default_factory=dict[str, "job_files.Signature | None"])
     asked: str | None = None
@@ -90,6 +94,8 @@ def probe_flight(
     for rank in ranks:
         left_bytes -= _copy_present(rank, folder, host, left_bytes, proc)
     for rank in ranks:
+        if rank.doubtful:
+            rank.items.append(_not_asked(rank, host))
         _ask(rank, host, proc)
     _await([rank for rank in ranks if rank.asked is not None], folder, host, timeout_s, left_bytes, sleep)
     items = [item for rank in ranks for item in rank.items]
@@ -138,22 +144,45 @@ def _look_up(process: JobProcess, proc: Path) -> _Rank | None:
     prefixes, configured = _prefixes(process, variables)
     stem = job_files.first_set(variables, process.environment, PIPE_NAME)
     held = job_files.open_fifos_of(process.pid, proc)
-    rank = process.rank if process.rank is not None else _rank_by_pipes(held, stem)
+    # A program may have pipes of its own, and what is written there could make it do anything.
+    with_nccl = stem is None and bool(held) and bool(mapped_libraries(process.pid, proc))
+    ours = [pipe for pipe in held if (_has_stem(pipe, stem) if stem else with_nccl and _is_torchs(pipe))]
+    rank = process.rank if process.rank is not None else _rank_by_pipes(ours, stem)
     if rank is None:
         return None
-    pipes = [*([f"{stem}{rank}.pipe"] if stem else []), *(pipe for pipe in held if pipe.endswith(f"{rank}.pipe"))]
+    ends = re.compile(rf"(?<!\d){rank}\.pipe$")
+    pipes = [f"{stem}{rank}.pipe"] if stem else [pipe for pipe in ours if ends.search(pipe)]
+    doubtful = [] if pipes else [pipe for pipe in held if ends.search(pipe)]
     # A program that names its files itself often gives the pipe and the dumps one stem.
     prefixes += [pipe.removesuffix(f"{rank}.pipe") for pipe in pipes]
     files: list[str] = []
     for prefix in dict.fromkeys(prefixes):
         with contextlib.suppress(OSError, ValueError):
             files.append(job_files.as_seen_here(f"{prefix}{rank}", process.pid, proc))
-    return _Rank(process, rank, list(dict.fromkeys(pipes)), list(dict.fromkeys(files)), configured)
+    return _Rank(process, rank, pipes, list(dict.fromkeys(files)), configured, doubtful)
+
+
+def _is_torchs(pipe: str) -> bool:
+    """Whether the name alone, whose folder may be called anything, tells torch's pipe from one of the program's own."""
+    name = _last_part(pipe)
+    number = _PIPE_NUMBER.search(name)
+    return number is not None and _TORCHS_PIPE.search(name[: number.start()]) is not None
+
+
+def _has_stem(pipe: str, stem: str) -> bool:
+    """Whether a pipe may be the configured one; folders may look different from where the process is."""
+    name, start = _last_part(pipe), _last_part(stem)
+    return name.startswith(start) and re.fullmatch(r"\d{1,6}\.pipe", name.removeprefix(start)) is not None
+
+
+def _last_part(path: str) -> str:
+    """What follows the last slash: nothing for a stem that ends in one, as the rank alone is then the file's name."""
+    return path.rpartition("/")[2]
 
 
 def _rank_by_pipes(held: Sequence[str], stem: str | None) -> int | None:
     """The rank of a process whose program set it: torch put it into the name of the pipe that the process reads."""
-    names = [pipe.removeprefix(stem) if stem and pipe.startswith(stem) else pipe for pipe in held]
+    names = [_last_part(pipe).removeprefix(_last_part(stem or "")) for pipe in held]
     found = {int(number[1]) for name in names if (number := _PIPE_NUMBER.search(name)) is not None}
     return found.pop() if len(found) == 1 else None
 
@@ -202,6 +231,15 @@ def _item(rank: _Rank, host: str, command: list[str], *, ok: bool) -> Item:
     return Item(
         path="", kind=KIND, rank=rank.rank, pid=rank.process.pid, host=host, command=command, ok=ok, redacted=False
     )
+
+
+def _not_asked(rank: _Rank, host: str) -> Item:
+    item = _item(rank, host, [], ok=True)
+    item.reason = (
+        f"nothing was written to {clean_text(rank.doubtful[0])}, which may be the program's own pipe: start the job "
+        f"with {PIPE_NAME} set to a file prefix (the rank and .pipe are added to it) to have dumps on demand"
+    )
+    return item
 
 
 def _name(stem: str, rank: int, number: int) -> str:

@@ -82,8 +82,9 @@ def probe_ras(
     ranks = [process for process in processes if process.role == "rank"] or list(processes)
     if not ranks:
         return []
-    addresses = {p.environment.get("NCCL_RAS_ADDR") for p in ranks} - {None}
-    address = min(a for a in addresses if a) if addresses else DEFAULT_ADDRESS
+    # Set but empty is as good as not set.
+    addresses = {p.environment.get("NCCL_RAS_ADDR", "").strip() for p in ranks} - {""}
+    address = min(addresses, default=DEFAULT_ADDRESS)
     if not any(mapped_libraries(p.pid, proc) for p in ranks) and not addresses and not force:
         return [_nothing(host, address, "no process of this job has NCCL loaded, so there is no RAS service to ask")]
     if any(p.environment.get("NCCL_RAS_ENABLE", "").strip() == "0" for p in ranks):

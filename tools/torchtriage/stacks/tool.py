@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from torchtriage.artefacts.clean import clean_text
@@ -121,6 +122,9 @@ def _report(findings: StackFindings, gaps: list[str], paths: list[str]) -> Stack
             tool="dump_stacks", status="inconclusive", summary=f"no stack could be read: {_RECORD_FIRST}", gaps=gaps
         )
     evidence = [each for signal in findings.signals for each in signal.evidence]
+    moved = {rank for signal in findings.signals if signal.name == "stacks.moving" for rank in signal.scope.ranks}
+    if moved.issuperset(findings.culprit_ranks):  # whoever goes on is not what the others wait for
+        findings = replace(findings, culprit_ranks=[])
     return StacksReport(
         tool="dump_stacks",
         status="fault" if findings.culprit_ranks else "inconclusive",
