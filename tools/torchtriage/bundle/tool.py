@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections import Counter
 from datetime import datetime, timezone
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,11 +13,12 @@ from torchtriage.artefacts.clean import clean_text
 from torchtriage.bundle.collect import Collected, at_most_one_interrupt, collect_node
 from torchtriage.bundle.files import write_new
 from torchtriage.bundle.folders import default_base, private_folder
-from torchtriage.bundle.host import host_name
+from torchtriage.bundle.host import host_name, require_linux
 from torchtriage.bundle.manifest import Job, Manifest
 from torchtriage.bundle.pack import ENDINGS, check_packed_name, pack
 from torchtriage.bundle.processes import NoJobError, choose, find_processes
 from torchtriage.errors import BadCallError
+from torchtriage.flight.torch_version import installed_torch_version
 from torchtriage.report import CollectReport, NextCheck
 from torchtriage.wording import rank_words
 
@@ -73,8 +72,7 @@ def collect(
         BadCallError: no Linux, the output cannot be used, or several jobs run and none was chosen.
         NoJobError: a pid that was named is not there.
     """
-    if sys.platform != "linux":
-        raise BadCallError("live processes are looked at on Linux alone: run this on the node of the job")
+    require_linux()
     packed = Path(output) if output is not None and output.endswith(ENDINGS) else None
     if packed is not None:
         check_packed_name(packed)
@@ -97,7 +95,7 @@ def collect(
         no_more_interrupts()
         manifest = Manifest(
             torchtriage_version=__version__,
-            torch_version=_torch_version(),
+            torch_version=installed_torch_version(),
             time=began.isoformat(timespec="seconds"),
             hosts=[host],
             job=_job(chosen),
@@ -116,13 +114,6 @@ def _bundle_folder(output: str | None, name: str) -> Path:
     if any(folder.iterdir()):
         raise BadCallError(f"{output} is not empty: name a new folder, so that nothing is mixed up")
     return folder
-
-
-def _torch_version() -> str | None:
-    try:
-        return version("torch")
-    except PackageNotFoundError:
-        return None
 
 
 def _job(processes: Sequence[JobProcess]) -> Job:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from torchtriage.artefacts.clean import clean_text
+from torchtriage.flight.attempts import folder_of
 from torchtriage.flight.blame import judge_job
 from torchtriage.flight.in_step import in_step_signal
 from torchtriage.flight.job import build_job
@@ -99,9 +100,6 @@ def _culprits(findings: Sequence[Finding]) -> list[int]:
 def _other_runs(used: Iterable[RankDump], dumps: Sequence[RankDump]) -> bool:
     """Whether there are folders of which no dump was used, and which are no copies of what was used."""
     used = list(used)
-    folders = {dump.artefact.rpartition("/")[0] for dump in used}
+    folders = set(map(folder_of, used))
     processes = {tuple(dump.summary["first_ns"]) for dump in used}
-    return any(
-        dump.artefact.rpartition("/")[0] not in folders and tuple(dump.summary["first_ns"]) not in processes
-        for dump in dumps
-    )
+    return any(folder_of(dump) not in folders and tuple(dump.summary["first_ns"]) not in processes for dump in dumps)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from torchtriage.artefacts.clean import clean_text
+from torchtriage.flight.age import newest_ms
 from torchtriage.flight.columns import FINISHED, unpack_column
 
 if TYPE_CHECKING:
@@ -54,8 +55,7 @@ def name_form(dump: RankDump) -> str:
 
 def span_ms(dump: RankDump) -> tuple[int, int] | None:
     """When the first and the last of a dump's calls were made; None when it does not say."""
-    tracks = dump.summary["tracks"]
-    last = max([0, *(track["last_ms"] for track in tracks), *(row[6] for track in tracks for row in track["p2p"])])
+    last = newest_ms(dump.summary["tracks"])
     first = min((ns // 1_000_000 for ns in dump.summary["first_ns"]), default=last)
     return (min(first, last), last) if last > 0 else None
 

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from torchtriage.flight.model import Group, Vocabulary
     from torchtriage.flight.order import GroupsOfRank, OrderDeadlock
     from torchtriage.flight.p2p import Unanswered
-    from torchtriage.flight.wait_graph import Waits
+    from torchtriage.flight.wait_graph import Heads, Waits
     from torchtriage.flight.waits import Standing
 
 FEW_SHARE = 4
@@ -65,6 +65,7 @@ class _Board:
     groups: list[Group]
     at: list[dict[int, Standing]]
     of_rank: GroupsOfRank
+    heads: Heads
     diverged: set[int] = field(default_factory=set[int])
     """Positions in ``groups`` of those whose calls do not fit, so that their counts say nothing more."""
 
@@ -72,7 +73,7 @@ class _Board:
 def judge_job(job: Job) -> Judged:
     """Judge all groups of a job together; what could not be judged goes to its gaps."""
     shared = [group for group in job.groups if len(group.ranks) > 1]
-    board = _Board(job, shared, [standings(group) for group in shared], groups_of_ranks(shared))
+    board = _Board(job, shared, [standings(group) for group in shared], groups_of_ranks(shared), heads_of(shared))
     vocabulary = job.vocabulary
     departures, n_settled = _departures(board)
     motion = _motion(board)
@@ -166,7 +167,7 @@ def _waits(board: _Board, *, in_order: bool) -> Waits:
         return wait_graph(board.groups, board.at)
     # To a peer, a rank that left a call out looks like one that is about to make it: what it waits in proves nothing.
     past = ranks_that_went_past(board.groups, board.at, board.of_rank)
-    heads = {rank: head for rank, head in heads_of(board.groups).items() if rank not in past}
+    heads = {rank: head for rank, head in board.heads.items() if rank not in past}
     return wait_graph(board.groups, board.at, heads)
 
 
@@ -210,12 +211,11 @@ def _joined(board: _Board) -> tuple[list[Finding], list[Finding]]:
         else:
             joined.append(from_joined(group, seq, vocabulary))
     common = set[int].intersection(*(set(one.ranks) for one in joined)) if len(joined) > 1 else set[int]()
-    for one in (
-        joined if len(common) == 1 else ()
-    ):  # in the calls of several groups that hang, only it takes part in all
-        one.either_of = sorted(common)
-        one.names_culprits = True
-        one.facts["common_rank"] = one.either_of[0]
+    if len(common) == 1:  # of several calls that hang, it alone takes part in all
+        for one in joined:
+            one.either_of = sorted(common)
+            one.names_culprits = True
+            one.facts["common_rank"] = one.either_of[0]
     return late, joined
 
 
@@ -273,12 +273,11 @@ def _sizes_are_right(group: Group) -> bool:
 def _not_posted(board: _Board, ends: set[int]) -> list[Finding]:
     """Ranks that wait for nobody and did not post their side of a send or receive in which a peer is stuck."""
     found: dict[int, Finding] = {}
-    for rank, head in sorted(heads_of(board.groups).items()):
+    for rank, head in sorted(board.heads.items()):
         group = board.groups[head.group]
         member = group.members[rank]
         for row in member.p2p if head.batch >= 0 else ():
-            there: int = row[2] if row[1] else row[3]
-            other = group.ranks[there] if there < len(group.ranks) else -1
+            other = group.other_side(row)
             if row[4] == head.batch and other in ends and other in group.members and other not in found:
                 found[other] = from_not_posted(group, member, other, row)
     return [found[rank] for rank in sorted(found)]
@@ -286,14 +285,12 @@ def _not_posted(board: _Board, ends: set[int]) -> list[Finding]:
 
 def _met(board: _Board) -> list[Finding]:
     """Pairs of which both sides came to the same send and receive, and neither finished it."""
-    heads = heads_of(board.groups)
     found: dict[frozenset[int], Finding] = {}
-    for rank, head in sorted(heads.items()):
+    for rank, head in sorted(board.heads.items()):
         group = board.groups[head.group]
         for row in group.members[rank].p2p if head.batch >= 0 else ():
-            there: int = row[2] if row[1] else row[3]
-            other = group.ranks[there] if there < len(group.ranks) else -1
-            theirs = heads.get(other)
+            other = group.other_side(row)
+            theirs = board.heads.get(other)
             if row[4] != head.batch or theirs is None or theirs.group != head.group:
                 continue
             mirrored = [1 - row[1], row[2], row[3]]

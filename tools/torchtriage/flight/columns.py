@@ -62,10 +62,10 @@ class Columns:
         """Note that the entry which closes a batch is there and unfinished."""
         self._batches.append(seq)
 
-    def open_batches(self) -> list[int] | None:
+    def open_batches(self) -> set[int] | None:
         """Batches whose closing entry is there and unfinished; None where no batches are seen."""
         seqs = [row[4] for row in self.p2p]
-        return sorted(set(self._batches)) if self._batches or len(set(seqs)) < len(seqs) else None
+        return set(self._batches) if self._batches or len(set(seqs)) < len(seqs) else None
 
     def leave_out_finished_batches(self) -> None:
         """Forget what is left of finished batches in a dump of active calls alone.
@@ -73,9 +73,7 @@ class Columns:
         Sends and receives of a batch have no events and so are never finished; the entry that closes their batch is
         finished and left out. Only where that is missing, and the program is seen to batch its calls.
         """
-        seqs = [row[4] for row in self.p2p]
-        if self._batches or len(set(seqs)) < len(seqs):
-            unfinished = set(self._batches)
+        if (unfinished := self.open_batches()) is not None:
             self.p2p = deque((row for row in self.p2p if row[4] in unfinished), MAX_P2P_ROWS)
 
     def leave_out_finished_parts(self, closing: set[int]) -> None:
@@ -113,6 +111,7 @@ def pack_columns(columns: Columns) -> dict[str, Any]:
     # 32 bits of milliseconds are 49 days, longer than any ring buffer looks back.
     since = tuple([min(t - base_ms + 1, 0xFFFFFFFF) if t else 0 for t in ms])
     unfinished = finished.index(UNFINISHED) if UNFINISHED in finished else None
+    open_batches = columns.open_batches()
     return {
         "name": columns.name,
         "desc": columns.desc,
@@ -128,7 +127,7 @@ def pack_columns(columns: Columns) -> dict[str, Any]:
         "open": None if unfinished is None else [unfinished, ms[unfinished]],
         "has_parts": columns.has_parts,
         "leaps": columns.leaps,
-        "open_batches": columns.open_batches(),
+        "open_batches": None if open_batches is None else sorted(open_batches),
         "p2p": list(columns.p2p),
         "n_p2p": columns.n_p2p,
     }

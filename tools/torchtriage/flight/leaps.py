@@ -168,4 +168,4 @@ def _part(track: Mapping[str, Any], start: int, end: int) -> dict[str, Any]:
     ]
     columns.p2p.extend(track["p2p"])
     columns.n_p2p = track["n_p2p"]
-    return pack_columns(columns)
+    return {**pack_columns(columns), "open_batches": track["open_batches"]}

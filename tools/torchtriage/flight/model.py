@@ -289,6 +289,11 @@ class Group:
         """Whether point-to-point calls were seen in it: then pg_status counts those too."""
         return any(member.n_p2p for member in self.members.values())
 
+    def other_side(self, row: Sequence[Any]) -> int:
+        """The rank at the other end of a send or receive; -1 when the group has no such place."""
+        place: int = row[2] if row[1] else row[3]
+        return self.ranks[place] if place < len(self.ranks) else -1
+
     def label(self) -> str:
         """Name and description for reports."""
         return f"{named(self.name)} ({named(self.desc)})" if self.desc and self.desc != self.name else named(self.name)

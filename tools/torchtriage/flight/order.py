@@ -124,13 +124,18 @@ def has_gone_past(rank: int, lag: Lag, of_rank: GroupsOfRank) -> bool:
     missed_at = peer.track.index_at(lag.seq) if peer.track is not None else None
     if missed_at is None:
         return False
-    for _, group in of_rank.get(rank, ())[:MAX_GROUPS]:
-        here, there = group.members[rank].track, group.members.get(peer.rank)
-        if group is lag.group or here is None or there is None or there.track is None:
-            continue
-        shared = there.track.index_at(min(here.last, there.track.last))
-        if shared is not None and shared > missed_at:
-            return True
+    elsewhere = [group for _, group in of_rank.get(rank, ())[:MAX_GROUPS] if group is not lag.group]
+    return went_past(rank, peer.rank, missed_at, elsewhere)
+
+
+def went_past(rank: int, peer: int, index: int, groups: Sequence[Group]) -> bool:
+    """Whether ``rank`` made a collective of its ``groups`` that ``peer`` made only after the entry ``index``."""
+    for group in groups:
+        here, there = group.members[rank].track, group.members[peer].track if peer in group.members else None
+        if here is not None and there is not None:
+            shared = there.index_at(min(here.last, there.last))
+            if shared is not None and shared > index:
+                return True
     return False
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from torchtriage.flight.model import shapes, words
 from torchtriage.flight.ops import Signature, numel, op_of
+from torchtriage.flight.order import went_past
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -88,8 +89,7 @@ def unanswered_calls(cycle: Sequence[int], of_rank: Mapping[int, Sequence[tuple[
             continue
         for row in member.p2p:
             receives, batch = row[1], row[4]
-            there: int = row[2] if receives else row[3]
-            other = group.members.get(group.ranks[there]) if there < len(group.ranks) else None
+            other = group.members.get(group.other_side(row))
             if batch != member.p2p[0][4] or other is None:
                 break
             if _n_posted(other, 1 - receives, row) < _n_posted(member, receives, row):
@@ -110,26 +110,15 @@ def left_out_calls(groups: Sequence[Group], of_rank: Mapping[int, Sequence[tuple
             if rank in found or not member.p2p or _first_stuck_group(rank, of_rank.get(rank, ())) is not group:
                 continue
             batch = [row for row in member.p2p if row[4] == member.p2p[0][4]][:MAX_BATCH]
-            places: set[int] = {row[2] if row[1] else row[3] for row in batch}
-            here = min(places)
-            other = group.members.get(group.ranks[here]) if here < len(group.ranks) else None
-            if len(places) > 1 or other is None or member.p2p[0][0] != member.first_open:
+            peers = {group.other_side(row) for row in batch}
+            other = group.members.get(min(peers))
+            if len(peers) > 1 or other is None or member.p2p[0][0] != member.first_open:
                 continue
             lacking = [row for row in batch if _n_posted(other, 1 - row[1], row) < _n_posted(member, row[1], row)]
-            if lacking and _went_past(other.rank, rank, lacking[0][0], of_rank):
+            there = [group for _, group in of_rank.get(other.rank, ())]
+            if lacking and went_past(other.rank, rank, lacking[0][0], there):
                 found[rank] = Unanswered(group, member, other.rank, lacking[0])
     return [one for _, one in sorted(found.items()) if one.other not in found]
-
-
-def _went_past(rank: int, peer: int, index: int, of_rank: Mapping[int, Sequence[tuple[int, Group]]]) -> bool:
-    """Whether ``rank`` made a collective that ``peer`` made only after the entry ``index`` of its dump."""
-    for _, group in of_rank.get(rank, ()):
-        here, there = group.members[rank].track, group.members[peer].track if peer in group.members else None
-        if here is not None and there is not None:
-            shared = there.index_at(min(here.last, there.last))
-            if shared is not None and shared > index:
-                return True
-    return False
 
 
 def _first_stuck_group(rank: int, numbered: Sequence[tuple[int, Group]]) -> Group | None:

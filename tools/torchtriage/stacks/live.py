@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from torchtriage.artefacts.clean import clean_text
 from torchtriage.bundle.folders import default_base, private_folder
-from torchtriage.bundle.host import host_name
+from torchtriage.bundle.host import host_name, require_linux
 from torchtriage.bundle.proc_facts import facts_of
 from torchtriage.bundle.processes import choose, find_processes
 from torchtriage.errors import BadCallError, UnreadableError
@@ -37,8 +36,7 @@ def chosen_processes(pids: Sequence[int] | None, job: str | None) -> list[JobPro
         BadCallError: not on Linux, or several jobs and none chosen.
         NoJobError: no rank runs here, or a pid is not there.
     """
-    if sys.platform != "linux":
-        raise BadCallError("live processes are looked at on Linux alone: run this on the node of the job")
+    require_linux()
     return [p for p in choose(find_processes(pids=pids or ()), pids=pids, job=job) if p.role != "launcher"]
 
 
