@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from bundle.test_job_logs import process
 from torchtriage.bundle.collect import Limits, at_most_one_interrupt, collect_node
 from torchtriage.bundle.manifest import Item
 
@@ -63,6 +64,17 @@ def test_a_probe_that_raises_costs_only_itself(probes: Any, tmp_path: Path, brok
     assert "abcdefghijklmnop" not in (failed.error or "")
     assert "rest of the bundle is whole" in (failed.reason or "")
     assert {each.kind for each in found.items if each.ok} == set(PROBES) - {broken}
+
+
+@pytest.mark.parametrize(("launcher", "roles"), [(False, ["rank"]), (True, ["launcher", "rank"])])
+def test_of_launchers_the_logs_are_taken_in_any_case_and_the_stacks_when_asked(
+    probes: Any, tmp_path: Path, launcher: bool, roles: list[str]
+) -> None:
+    given: dict[str, list[str]] = {}
+    for name in ("dump_processes", "write_facts", "copy_logs"):
+        probes(name, lambda processes, *_a, name=name, **_k: given.update({name: [p.role for p in processes]}) or [])
+    collect_node([process(3, "launcher"), process(7, rank=1)], tmp_path, host="n", launcher=launcher, limits=QUICK)
+    assert given == {"dump_processes": roles, "write_facts": roles, "copy_logs": ["launcher", "rank"]}
 
 
 def test_progress_counts_the_probes(probes: Any, tmp_path: Path) -> None:

@@ -86,6 +86,7 @@ def collect_node(
     *,
     host: str,
     native: bool = True,
+    launcher: bool = False,
     force_ras: bool = False,
     limits: Limits | None = None,
     progress: Callable[[int, int], None] | None = None,
@@ -97,12 +98,14 @@ def collect_node(
         folder: this host's folder in the bundle; it exists and is ours.
         host: its name.
         native: with native frames of the ranks.
+        launcher: also the stacks and states of launchers; the ends of their logs are taken in any case.
         force_ras: ask NCCL RAS although the version of NCCL cannot be told.
         limits: time limits.
         progress: called with (probes done, probes in all).
     """
     limits = limits or Limits()
     ranks = [process for process in processes if process.role == "rank"]
+    looked_at = [process for process in processes if launcher or process.role != "launcher"]
     found = Collected()
     n_done = 0
     lock = threading.Lock()
@@ -123,14 +126,14 @@ def collect_node(
 
     def stacks() -> list[Item]:
         return dump_processes(
-            processes, folder / "stacks", host=host, native=native, timeout_s=limits.attach_s,
+            looked_at, folder / "stacks", host=host, native=native, timeout_s=limits.attach_s,
             again_after_s=limits.again_after_s,
         )  # fmt: skip
 
     def states() -> list[Item]:
-        first = write_facts(processes, folder / "proc", host=host)
+        first = write_facts(looked_at, folder / "proc", host=host)
         threading.Event().wait(max(0.0, began + limits.again_after_s - time.monotonic()))
-        return [*first, *write_facts(processes, folder / "proc" / "again", host=host)]
+        return [*first, *write_facts(looked_at, folder / "proc" / "again", host=host)]
 
     probes: list[tuple[str, Callable[[], list[Item]]]] = [
         ("stack_dump", stacks),

@@ -82,7 +82,6 @@ def collect(
         if pids:
             raise
         return CollectReport(tool="collect", status="nothing_found", summary=str(error))
-    chosen = [process for process in chosen if launcher or process.role != "launcher"]
     began = datetime.now(timezone.utc)
     host = host_name()
     root = _bundle_folder(None if packed is not None else output, f"{host}-{began:%Y%m%d-%H%M%S}")
@@ -90,7 +89,14 @@ def collect(
     folder.mkdir(mode=0o700)
     with at_most_one_interrupt() as no_more_interrupts:
         found = collect_node(
-            chosen, folder, host=host, native=native, force_ras=force_ras, limits=limits, progress=progress
+            chosen,
+            folder,
+            host=host,
+            native=native,
+            launcher=launcher,
+            force_ras=force_ras,
+            limits=limits,
+            progress=progress,
         )
         no_more_interrupts()
         manifest = Manifest(
