@@ -62,6 +62,16 @@ _SMI = re.compile(
     rb"|timestamp, (?:name|index|pci|gpu_name)|index, (?:name|uuid|memory|utilization))",
     re.MULTILINE,
 )
+# The header of an answer as CSV; the rows below have times, as a log has.
+_SMI_CSV = re.compile(
+    rb"(?:timestamp|index|name|uuid|gpu_uuid|pid)(?: \[[\w%/]{1,8}\])?, ?"
+    rb"(?:name|index|uuid|pci\.bus_id|gpu_name|gpu_uuid|pid|process_name|memory\.|utilization\.)[^\n\"]{0,2000}\n"
+)
+# What it prints in place of an answer, when that is all there is.
+_SMI_FAILED = re.compile(
+    rb"(?:NVIDIA-SMI has failed because|Failed to initialize NVML: |No devices were found\n?$"
+    rb"|Unable to determine the device handle for (?i:gpu) ?[0-9a-fA-F]{4,8}:)"
+)
 _KERNEL = re.compile(
     rb"^(?:<\d+>|\d+,\d+,\d+,[-c];|kern\s*:\w+\s*:\s*|\[\s*\d+\.\d{6}\] "
     rb"|\[[A-Z][a-z]{2} [A-Z][a-z]{2} +\d+ \d\d:\d\d:\d\d \d{4}\] "
@@ -170,6 +180,8 @@ def _text_kind(text: bytes, name: str) -> str:
         return "rank_note" if "rank" in name.rsplit("/", 1)[-1] else "text"
     if len(text) < 4096 and _REFUSED.match(text):
         return "stack_dump"
+    if _SMI_CSV.match(text) or (len(lines) <= 16 and _SMI_FAILED.match(text)):
+        return "nvidia_smi"
     # Looking at the whole head costs nothing, but a dump inside a log leaves it a log.
     if _STACK_STARTS.search(text[:16384]):
         stack_like = sum(bool(_STACK_LINE.match(line)) for line in lines)

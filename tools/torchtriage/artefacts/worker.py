@@ -18,6 +18,8 @@ from typing import Any
 TASKS = {
     "view": "torchtriage.artefacts.view:view_task",
     "flight": "torchtriage.flight.read:summarise_task",
+    "gpu": "torchtriage.gpu.read:read_task",
+    "gpu_unanswered": "torchtriage.gpu.read:failures_task",
     "proc": "torchtriage.bundle.proc_read:read_task",
     "ras": "torchtriage.ras.read:read_task",
     "sift": "torchtriage.logs.scan.sift:sift_task",

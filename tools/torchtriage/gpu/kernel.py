@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING
 from torchtriage.artefacts.clean import clean_text
 from torchtriage.bundle.files import path_in_bundle, write_new
 from torchtriage.bundle.manifest import Item
-from torchtriage.gpu.programs import run_program
+from torchtriage.bundle.programs import run_program
 
 if TYPE_CHECKING:
+    import threading
     from collections.abc import Iterable, Sequence
 
 KIND = "kernel_log"
@@ -56,7 +57,13 @@ _SOURCES: tuple[tuple[str, ...], ...] = (
 
 
 def probe_kernel(
-    folder: Path, *, host: str, timeout_s: float = 5.0, kmsg: Path = Path("/dev/kmsg"), root: Path = Path("/")
+    folder: Path,
+    *,
+    host: str,
+    timeout_s: float = 5.0,
+    kmsg: Path = Path("/dev/kmsg"),
+    root: Path = Path("/"),
+    cancelled: threading.Event | None = None,
 ) -> list[Item]:
     """Write the telling lines of the kernel log to ``folder/kernel/dmesg.txt``.
 
@@ -66,13 +73,14 @@ def probe_kernel(
         timeout_s: limit of each source.
         kmsg: the kernel's device of its log, read without blocking.
         root: where /proc lies.
+        cancelled: set by another thread to end it before its time.
 
     Returns:
         One item. ``ok`` without a path says that the log was read and holds no such line.
     """
     problems: list[str] = []
     for command in _SOURCES:
-        ran = run_program(command, timeout_s=timeout_s, limit_bytes=MAX_READ_BYTES, keep_end=True)
+        ran = run_program(command, timeout_s=timeout_s, limit_bytes=MAX_READ_BYTES, keep_end=True, cancelled=cancelled)
         # Some versions of journalctl end with 0 when they were allowed to see nothing.
         refused = bool(_REFUSED.search(ran.error)) and not ran.output.strip()
         if ran.code == 0 and not refused:

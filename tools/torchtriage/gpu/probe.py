@@ -17,12 +17,13 @@ from typing import TYPE_CHECKING
 from torchtriage.artefacts.clean import clean_text, mask_secrets
 from torchtriage.bundle.files import path_in_bundle, write_new
 from torchtriage.bundle.manifest import Item
-from torchtriage.gpu.programs import run_program
+from torchtriage.bundle.programs import run_program
 
 if TYPE_CHECKING:
+    import threading
     from collections.abc import Sequence
 
-    from torchtriage.gpu.programs import Ran
+    from torchtriage.bundle.programs import Ran
 
 KIND = "nvidia_smi"
 _AT_ONCE = 3
@@ -90,7 +91,12 @@ _QUESTIONS = (
 
 
 def probe_gpus(
-    folder: Path, *, host: str, timeout_s: float = 10.0, driver: Path = Path("/proc/driver/nvidia")
+    folder: Path,
+    *,
+    host: str,
+    timeout_s: float = 10.0,
+    driver: Path = Path("/proc/driver/nvidia"),
+    cancelled: threading.Event | None = None,
 ) -> list[Item]:
     """Write what nvidia-smi says of this node's GPUs below ``folder/gpu/``.
 
@@ -99,20 +105,21 @@ def probe_gpus(
         host: its name, for the manifest.
         timeout_s: limit of each question; the answers of a healthy node take well under a second each.
         driver: what the kernel shows while the NVIDIA driver is loaded.
+        cancelled: set by another thread to end the questions before their time.
 
     Returns:
-        An item for each question. Without nvidia-smi there is one: ``ok`` with no path where there is no driver either
-        (nothing to collect), not ``ok`` where there is one.
+        An item for each question; one alone when the first got no answer. Without nvidia-smi there is one too: ``ok``
+        with no path where there is no driver either (nothing to collect), not ``ok`` where there is one.
     """
-    first = _ask_gpus(folder, host, timeout_s)
+    first = _ask_gpus(folder, host, timeout_s, cancelled)
     if first.missing:
         return [_no_program(host, there_is_a_driver=driver.exists())]
     if first.timed_out:
-        return [first.item, *(_not_asked(question, host) for question in _QUESTIONS)]
+        return [_alone(first.item)]
     if first.no_driver:
         return [first.item]
     with ThreadPoolExecutor(max_workers=_AT_ONCE) as pool:
-        asked = [pool.submit(_ask, question, folder, host, timeout_s) for question in _QUESTIONS]
+        asked = [pool.submit(_ask, question, folder, host, timeout_s, cancelled) for question in _QUESTIONS]
     return [first.item, *(answer.result() for answer in asked)]
 
 
@@ -126,9 +133,9 @@ class _First:
     no_driver: bool
 
 
-def _ask_gpus(folder: Path, host: str, timeout_s: float) -> _First:
+def _ask_gpus(folder: Path, host: str, timeout_s: float, cancelled: threading.Event | None) -> _First:
     fields = list(_GPU_FIELDS)
-    question, ran = _gpu_answer(fields, timeout_s)
+    question, ran = _gpu_answer(fields, timeout_s, cancelled)
     for _ in range(_MAX_RETRIES):
         unknown = _UNKNOWN_FIELD.search(_said(ran))
         at = next((i for i, (name, _) in enumerate(fields) if unknown and name == unknown[1]), None)
@@ -136,16 +143,18 @@ def _ask_gpus(folder: Path, host: str, timeout_s: float) -> _First:
             break
         other = fields[at][1]
         fields[at : at + 1] = [] if other is None else [(other, None)]
-        question, ran = _gpu_answer(fields, timeout_s)
+        question, ran = _gpu_answer(fields, timeout_s, cancelled)
     item = _item(question, ran, folder, host)
     no_driver = not item.ok and (ran.code == 9 or _NO_DRIVER.search(_said(ran)) is not None)
     return _First(item, ran.missing, ran.timed_out, no_driver)
 
 
-def _gpu_answer(fields: Sequence[tuple[str, str | None]], timeout_s: float) -> tuple[_Question, Ran]:
+def _gpu_answer(
+    fields: Sequence[tuple[str, str | None]], timeout_s: float, cancelled: threading.Event | None
+) -> tuple[_Question, Ran]:
     names = ",".join(name for name, _ in fields)
     question = _Question("query-gpu.csv", (f"--query-gpu={names}", "--format=csv"))
-    return question, run_program(_command(question), timeout_s=timeout_s)
+    return question, run_program(_command(question), timeout_s=timeout_s, cancelled=cancelled)
 
 
 def _said(ran: Ran) -> str:
@@ -156,8 +165,8 @@ def _command(question: _Question) -> list[str]:
     return ["nvidia-smi", *question.arguments]
 
 
-def _ask(question: _Question, folder: Path, host: str, timeout_s: float) -> Item:
-    return _item(question, run_program(_command(question), timeout_s=timeout_s), folder, host)
+def _ask(question: _Question, folder: Path, host: str, timeout_s: float, cancelled: threading.Event | None) -> Item:
+    return _item(question, run_program(_command(question), timeout_s=timeout_s, cancelled=cancelled), folder, host)
 
 
 def _item(question: _Question, ran: Ran, folder: Path, host: str) -> Item:
@@ -180,6 +189,8 @@ def _item(question: _Question, ran: Ran, folder: Path, host: str) -> Item:
 
 
 def _failure(ran: Ran, text: str) -> tuple[str | None, str | None]:
+    if ran.cancelled:
+        return "nvidia-smi was ended before it had answered", "the collector was stopped; this says nothing of the GPUs"
     if ran.unkillable:
         return (
             "nvidia-smi does not answer and could not be killed",
@@ -206,12 +217,10 @@ def _failure(ran: Ran, text: str) -> tuple[str | None, str | None]:
     return None, None
 
 
-def _not_asked(question: _Question, host: str) -> Item:
-    return Item(
-        path="", kind=KIND, host=host, command=_command(question), ok=False, error="not asked",
-        reason="the first question to nvidia-smi got no answer, and each more would leave another stuck process",
-        redacted=False,
-    )  # fmt: skip
+def _alone(item: Item) -> Item:
+    """The first question's item, which also says that no other was asked: one refusal is said once."""
+    more = f"the other {len(_QUESTIONS)} questions were not asked, as each would leave another stuck process"
+    return item.model_copy(update={"reason": f"{item.reason}; {more}"})
 
 
 def _no_program(host: str, *, there_is_a_driver: bool) -> Item:

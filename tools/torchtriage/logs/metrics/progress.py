@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from torchtriage.artefacts.clean import clean_text
+from torchtriage.logs.metrics.skips import left_out_steps
 from torchtriage.logs.quotes import quote
 from torchtriage.report import Scope, Signal
 
@@ -67,7 +68,7 @@ def step_signals(
     done = [(rank, line) for rank, line in done if joined.isdisjoint(waits.get(rank, ()))]
     if done and waiting:
         signals.append(_done_first(done, highest, ranks))
-    return signals + _skipped(ranks)
+    return signals + _skipped(ranks, left_out_steps(timeline, ranks))
 
 
 def _done_first(done: list[tuple[int, Line]], last_step: int, ranks: dict[int, OwnerMetrics]) -> Signal:
@@ -112,12 +113,14 @@ def _stopped(step: int, found: list[int], highest: int, ahead: Row, ranks: dict[
     )
 
 
-def _skipped(ranks: dict[int, OwnerMetrics]) -> list[Signal]:
-    """Steps that some ranks printed and others, although they went on, did not."""
+def _skipped(ranks: dict[int, OwnerMetrics], left_out: Mapping[int, Mapping[int, Line]]) -> list[Signal]:
+    """Steps that some ranks printed and others, although they went on, did not; those that they say they left out."""
     name = "log.step_skipped"
     known = {rank: own for rank, own in ranks.items() if own.steps is not None}
     if len(known) < 2:
         return []
+    by_words = _said_to_be_skipped(known, left_out)
+    told = {(rank, signal.facts["step"]) for signal in by_words for rank in signal.scope.ranks}
     common = set[int]().union(*(own.steps or () for own in known.values()))
     signals: list[Signal] = []
     by_steps: dict[tuple[int, ...], list[int]] = {}
@@ -125,7 +128,7 @@ def _skipped(ranks: dict[int, OwnerMetrics]) -> list[Signal]:
         first, last = own.first_step, own.last_step
         if own.steps is None or first is None or last is None or len(own.steps) * 2 < len(common):
             continue  # a rank that logs more rarely than others skips nothing
-        missing = tuple(sorted(step for step in common if first < step < last and step not in own.steps))
+        missing = tuple(sorted(s for s in common if first < s < last and s not in own.steps and (rank, s) not in told))
         if missing and len(missing) <= 3:
             by_steps.setdefault(missing, []).append(rank)
     for missing, found in list(by_steps.items())[:MAX_SIGNALS]:
@@ -144,7 +147,35 @@ def _skipped(ranks: dict[int, OwnerMetrics]) -> list[Signal]:
                 time_s=after.line.time_s if after else None,
             )
         )
-    return signals
+    return (by_words + signals)[:MAX_SIGNALS]
+
+
+def _said_to_be_skipped(known: Mapping[int, OwnerMetrics], left_out: Mapping[int, Mapping[int, Line]]) -> list[Signal]:
+    """What some ranks say they left out, at a step that the others did or were about to do."""
+    name = "log.step_skipped"
+    by_step: dict[int, dict[int, Line]] = {}
+    for rank, steps in left_out.items():
+        for step, line in steps.items():
+            if rank in known:
+                by_step.setdefault(step, {})[rank] = line
+    signals: list[Signal] = []
+    for step, lines in sorted(by_step.items()):
+        peers = [own for rank, own in known.items() if rank not in lines and own.last_step is not None]
+        reached = [own for own in peers if own.last_step is not None and own.last_step >= step - 1]
+        if len(lines) * 2 > len(known) or not reached:
+            continue  # most of them did so, or nobody else came so far
+        first = min(lines.values(), key=lambda line: line.order)
+        shown = next((row for row in reached[0].rows if row.step == step), reached[0].last_step_row)
+        signals.append(
+            Signal(
+                name=name,
+                scope=Scope(ranks=sorted(lines)),
+                facts={"step": step, "n_steps": 1, "n_ranks": len(known), "said": True},
+                evidence=[quote(line, name) for line in (first, *([shown.line] if shown else []))],
+                time_s=first.time_s,
+            )
+        )
+    return signals[:MAX_SIGNALS]
 
 
 def good_signals(timeline: Timeline, *, values_are_well: bool) -> list[Signal]:
@@ -162,6 +193,8 @@ def good_signals(timeline: Timeline, *, values_are_well: bool) -> list[Signal]:
 def _even(owners: dict[int, OwnerMetrics], timeline: Timeline) -> Signal | None:
     name = "log.steps_even"
     one = next(iter(owners.values()))
+    if _said_to_be_skipped(stepping(timeline), left_out_steps(timeline, stepping(timeline))):
+        return None
     for own in owners.values():
         if own.first_step is None or own.last_step is None or own.first_step == own.last_step:
             return None
