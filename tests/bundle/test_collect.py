@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from bundle.test_job_logs import process
-from torchtriage.bundle.collect import Limits, at_most_one_interrupt, collect_node
+from torchtriage.bundle.collect import Limits, collect_node
+from torchtriage.bundle.interrupts import at_most_one_interrupt
 from torchtriage.bundle.manifest import Item
 
 if TYPE_CHECKING:
@@ -94,13 +96,48 @@ def test_an_interrupt_keeps_what_was_taken(probes: Any, tmp_path: Path) -> None:
     assert "dump_processes" in {each.kind for each in found.items}
 
 
-def test_after_a_first_interrupt_further_ones_do_nothing_until_all_is_written() -> None:
-    before = signal.getsignal(signal.SIGINT)
-    with at_most_one_interrupt():
+def test_a_probe_that_does_not_end_is_given_up_and_what_is_cancelled_ends_at_once(
+    probes: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torchtriage.bundle.collect.ENDING_S", 0.2)
+    hangs = threading.Event()
+    probes("probe_ras", lambda *_a, **_k: hangs.wait(30) and [])
+    probes("probe_gpus", lambda *_a, cancelled, **_k: [item(f"gpu {cancelled.wait(30)}")])
+    probes("dump_processes", lambda *_a, cancelled, **_k: [item(f"stacks {cancelled.wait(30)}")])
+    probes("probe_kernel", lambda *_a, **_k: os.kill(os.getpid(), signal.SIGINT) or [])
+    found = collect_node([], tmp_path, host="n", limits=QUICK)
+    hangs.set()
+    assert found.interrupted
+    assert {each.kind for each in found.items if each.ok} >= {"gpu True", "stacks True"}
+    given_up = {each.kind: each.error for each in found.items if not each.ok}
+    assert given_up.pop("ras") == "stopped before it had ended"
+    assert set(given_up) <= {"log"}  # the interrupt may come before the last one is started
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_after_a_first_signal_further_ones_do_nothing_until_all_is_written(number: signal.Signals) -> None:
+    before = [signal.getsignal(each) for each in signal.valid_signals()]
+    with at_most_one_interrupt() as interrupts:
         with pytest.raises(KeyboardInterrupt):
-            signal.raise_signal(signal.SIGINT)
-        signal.raise_signal(signal.SIGINT)
-    with at_most_one_interrupt() as no_more:
-        no_more()
-        signal.raise_signal(signal.SIGINT)
-    assert signal.getsignal(signal.SIGINT) is before
+            signal.raise_signal(number)
+        for further in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.raise_signal(further)
+    assert interrupts.by == number.name
+    with at_most_one_interrupt() as interrupts:
+        interrupts.no_more()
+        signal.raise_signal(number)
+    assert interrupts.by is None
+    assert [signal.getsignal(each) for each in signal.valid_signals()] == before
+
+
+def test_a_signal_that_is_ignored_or_has_a_handler_of_its_own_stays_so() -> None:
+    got: list[int] = []
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN), signal.signal(signal.SIGTERM, lambda n, _: got.append(n))
+    try:
+        with at_most_one_interrupt():
+            signal.raise_signal(signal.SIGHUP)
+            signal.raise_signal(signal.SIGTERM)
+    finally:
+        signal.signal(signal.SIGHUP, before[0])
+        signal.signal(signal.SIGTERM, before[1])
+    assert got == [signal.SIGTERM]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -107,6 +108,26 @@ def test_secrets_are_masked_and_odd_bytes_survive_as_text(streams: Streams) -> N
     assert "abcdefghijklmnop" not in copied
     assert copied.count("[masked]") == 2
     assert copied.count("\n") == 3
+
+
+def test_zeros_that_nobody_wrote_are_left_out(streams: Streams) -> None:
+    path = streams.files / "out"
+    with path.open("wb") as file:  # cut while it was open, as a rotation does; the next write is far behind
+        file.seek(1 << 40)
+        file.write(b"step=1\n")
+    streams.open(7, 1, path)
+    (item,) = copy_logs([process(7, rank=0)], streams.bundle / "logs", host="n", proc=streams.proc)
+    assert (streams.bundle.parent / item.path).read_text(encoding="utf-8") == "step=1\n"
+
+
+def test_when_it_is_cancelled_each_log_still_gives_its_last_line(streams: Streams) -> None:
+    stop = threading.Event()
+    stop.set()
+    for pid in (7, 8):
+        streams.open(pid, 1, streams.file(f"out-{pid}", "one\ntwo\nthree"))
+    ranks = [process(7, rank=0), process(8, rank=1)]
+    items = copy_logs(ranks, streams.bundle / "logs", host="n", proc=streams.proc, cancelled=stop)
+    assert [(streams.bundle.parent / item.path).read_text(encoding="utf-8") for item in items] == ["two\nthree"] * 2
 
 
 def test_a_planted_file_is_not_overwritten_and_the_reason_is_told(streams: Streams) -> None:

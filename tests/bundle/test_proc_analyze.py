@@ -89,6 +89,44 @@ def test_an_open_of_a_fifo_that_nobody_writes_is_told(tmp_path: Path) -> None:
     assert (found.signals[0].facts["role"], found.signals[0].facts["path"]) == ("dataloader worker", "/tmp/f")
 
 
+@pytest.mark.parametrize(
+    ("name", "path", "path_kind", "kind", "writes"),
+    [
+        ("read", "pipe:[12]", "pipe", "pipe", False),
+        ("write", "pipe:[12]", "pipe", "pipe", True),
+        ("read", "/tmp/f", "fifo", "pipe", False),
+        ("recvfrom", "socket:[9]", "socket", "socket", False),
+        ("read", "socket:[9]", "socket", "socket", False),
+        ("read", "/dev/pts/3", "file", "terminal", False),
+    ],
+)
+def test_a_read_or_write_that_waits_for_somebody_else_is_told_from_one_of_a_file(
+    tmp_path: Path, name: str, path: str, path_kind: str, kind: str, writes: bool
+) -> None:
+    look = {"call": {"number": 0, "name": name, "path": path, "path_kind": path_kind}, "rank": 3}
+    found = judged(tmp_path, look, {**look, "time_s": 1003.0, "cpu_s": 51.0})
+    assert names(found) == [("proc.waits_for_other_end", [3])]
+    facts = found.signals[0].facts
+    assert (facts["kind"], facts["writes"], facts["path"], facts["looks"]) == (kind, writes, path, 2)
+
+
+@pytest.mark.parametrize(
+    ("call", "role", "later"),
+    [
+        ({"name": "read", "path": "/data/a.bin", "path_kind": "file"}, "rank", {}),
+        ({"name": "epoll_wait", "path": "anon_inode:[eventpoll]", "path_kind": "anonymous"}, "rank", {}),
+        ({"name": "read", "path": "pipe:[12]", "path_kind": "pipe"}, "helper", {}),
+        ({"name": "read", "path": "pipe:[12]", "path_kind": "pipe"}, "rank", {"path": "pipe:[13]"}),
+    ],
+)
+def test_a_read_of_a_file_or_by_a_helper_or_of_two_pipes_waits_for_nobody_in_particular(
+    tmp_path: Path, call: dict[str, str], role: str, later: dict[str, str]
+) -> None:
+    first = {"call": {"number": 0, **call}, "role": role}
+    second = {"call": {"number": 0, **call, **later}, "role": role, "time_s": 1003.0, "cpu_s": 51.0}
+    assert names(judged(tmp_path, first, second)) == []
+
+
 def test_ranks_without_cpu_time_between_two_looks_are_told_together(tmp_path: Path) -> None:
     looks = [
         {

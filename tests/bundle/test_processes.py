@@ -5,12 +5,22 @@ import subprocess
 import sys
 import threading
 import time
+from contextvars import copy_context
 from pathlib import Path
 
 import pytest
 
 from bundle.proc_tree import OWN_PID, PYTHON, ProcTree, torchrun_env
-from torchtriage.bundle.processes import JobProcess, NoJobError, SeveralJobsError, choose, find_processes, jobs_of
+from torchtriage.bundle.job_words import BY_NAME
+from torchtriage.bundle.processes import (
+    JobProcess,
+    NoJobError,
+    SeveralJobsError,
+    choose,
+    find_processes,
+    jobs_of,
+    named,
+)
 
 SPAWN = [PYTHON, "-c", "from multiprocessing.spawn import spawn_main; spawn_main(tracker_fd=6, pipe_handle=8)"]
 TRACKER = [PYTHON, "-c", "from multiprocessing.resource_tracker import main;main(5)"]
@@ -232,14 +242,65 @@ def test_two_jobs_are_kept_apart_and_one_must_be_chosen(tree: ProcTree) -> None:
     second = [tree.add(env=torchrun_env(r, 2, MASTER_PORT="29501", TORCHELASTIC_RUN_ID="blue")) for r in range(2)]
     processes = found(tree)
     assert list(jobs_of(processes)) == ["127.0.0.1:29500", "127.0.0.1:29501 blue"]
-    with pytest.raises(SeveralJobsError, match=r"'127.0.0.1:29501 blue' \(2 ranks, pid .*--job KEY"):
-        choose(processes)
+    (tree.root / "uptime").write_text("7400.00 1.00\n", encoding="ascii")
+    (tree.root / str(second[0]) / "cwd").symlink_to("/data/blue run")
+    with pytest.raises(SeveralJobsError) as told:
+        choose(processes, proc=tree.root)
+    pids = ", ".join(map(str, second))
+    assert (
+        f"\n  --job '127.0.0.1:29501 blue'  # 2 ranks, train.py in /data/blue run, began 2 h ago, pid {pids}, user id "
+    ) in str(told.value)
+    assert "\n  --job 127.0.0.1:29500  # 2 ranks, train.py, began 2 h ago" in str(told.value)
     assert [p.pid for p in choose(processes, job="blue")] == second
     assert [p.pid for p in choose(processes, job="127.0.0.1:29500")] == first
     with pytest.raises(NoJobError, match="is no job on this node"):
         choose(processes, job="green")
     with pytest.raises(SeveralJobsError, match="fits several"):
         choose(processes, job="127.0.0.1")
+
+
+def test_over_mcp_the_choice_is_written_as_a_parameter(tree: ProcTree) -> None:
+    for port in ("29500", "29501"):
+        tree.add(env=torchrun_env(0, 2, MASTER_PORT=port, TORCHELASTIC_RUN_ID='a "b"'))
+
+    def told() -> str:
+        BY_NAME.set(True)
+        with pytest.raises(SeveralJobsError) as error:
+            choose(found(tree))
+        return str(error.value)
+
+    text = copy_context().run(told)
+    assert 'job: "127.0.0.1:29501 a \\"b\\""  # 1 of 2 ranks' in text
+    assert "pids: [PID]" in text
+    assert "--" not in text
+
+
+def test_pids_of_two_jobs_are_refused_with_both_named(tree: ProcTree) -> None:
+    first = [tree.add(env=torchrun_env(r, 2)) for r in range(2)]
+    second = [tree.add(env=torchrun_env(r, 2, MASTER_PORT="29501")) for r in range(2)]
+    with pytest.raises(SeveralJobsError, match="different jobs") as told:
+        choose(found(tree), pids=[first[0], second[1]])
+    lines = str(told.value).splitlines()[1:]
+    assert [line.split(";")[0] for line in lines] == [
+        f"  --job 127.0.0.1:29500  # pid {first[0]}",
+        f"  --job 127.0.0.1:29501  # pid {second[1]}",
+    ]
+    assert [p.pid for p in named(found(tree), [first[0], second[1]])] == [first[0], second[1]]
+
+
+def test_processes_that_no_job_claims_may_be_named_together(tree: ProcTree) -> None:
+    rank = tree.add(env=torchrun_env(0, 2))
+    other, third = tree.add("python3"), tree.add("python3")
+    alone = [tree.add(env={"RANK": str(n), "WORLD_SIZE": "2"}, ppid=tree.add("bash", command=["bash"])) for n in (0, 1)]
+    twin = tree.add(env={"RANK": "0", "WORLD_SIZE": "2"}, ppid=tree.add("bash", command=["bash"]))
+
+    def chosen(*pids: int) -> list[int]:
+        return [p.pid for p in choose(find_processes(tree.root, own_pid=OWN_PID, pids=pids), pids=pids)]
+
+    assert sorted(chosen(rank, other, third)) == [rank, other, third]
+    assert sorted(chosen(*alone)) == alone
+    with pytest.raises(SeveralJobsError, match="different jobs"):
+        chosen(alone[0], twin)
 
 
 def test_containers_with_one_address_each_are_two_jobs(tree: ProcTree) -> None:
@@ -302,6 +363,13 @@ def test_only_allowed_variables_are_shown_and_command_lines_are_masked(tree: Pro
     assert "Zq81xkUe93bcd" not in shown
     assert "pw12345" not in shown
     assert process.command[4:6] == ("--lr", "0.1")
+
+
+def test_a_secret_argument_is_masked_to_its_end_though_it_holds_blanks_and_line_ends(tree: ProcTree) -> None:
+    command = [PYTHON, "train.py", "--password", "ab cd\nefgh", "--api-key=abcd efgh", "--name", "a run of mine"]
+    tree.add(env=torchrun_env(0), command=command)
+    (process,) = found(tree)
+    assert process.command[2:] == ("--password", "[masked]", "--api-key=[masked]", "--name", "a run of mine")
 
 
 def test_names_with_blanks_and_parentheses_are_read(tree: ProcTree) -> None:

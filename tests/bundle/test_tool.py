@@ -5,27 +5,30 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
+import time
 from contextlib import ExitStack
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import jsonschema
 import pytest
 
 from bundle.plain_jobs import PlainJob, plain_job
-from stacks.live_processes import need_ptrace, state
+from stacks.live_processes import need_ptrace, state, within
 from torchtriage.artefacts.inputs import open_inputs
 from torchtriage.bundle.collect import Limits
 from torchtriage.bundle.processes import NoJobError, SeveralJobsError
 from torchtriage.bundle.tool import collect, render
 from torchtriage.cli import main
 from torchtriage.errors import BadCallError
-from torchtriage.report import CollectReport
+from torchtriage.report import CollectReport, NextCheck
 from torchtriage.schemas import schema
 from torchtriage.stacks.tool import dump_stacks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 QUICK = Limits(again_after_s=0.1)
 SECRET = "abcdefghijklmnop"
@@ -65,6 +68,11 @@ def test_a_bundle_holds_what_its_manifest_lists_and_is_private(job: PlainJob, tm
     listed = {item["path"] for item in manifest["items"] if item["path"]}
     assert listed == {path.relative_to(target).as_posix() for path in files_of(target)} - {"manifest.json"}
     assert manifest["job"]["world_size"] == 4
+    # What these ranks run, not what is installed beside the collector.
+    assert manifest["torch_version"] is None
+    assert manifest["nccl_version"] is None
+    assert manifest["python_version"] == f"{sys.version_info.major}.{sys.version_info.minor}"
+    assert manifest["stopped_by"] is None
     assert manifest["job"]["master_port"] == job.port
     assert {path.stat().st_mode & 0o777 for path in files_of(target)} == {0o600}
     assert {path.stat().st_mode & 0o777 for path in (target, *target.rglob("*")) if path.is_dir()} == {0o700}
@@ -82,6 +90,9 @@ def test_the_stacks_in_a_bundle_are_read_again(job: PlainJob, tmp_path: Path) ->
 def test_pids_choose_ranks(job: PlainJob, tmp_path: Path) -> None:
     report = collect(pids=job.pids[1:], output=str(tmp_path / "bundle"), limits=QUICK)
     assert report.ranks == [1]
+    here, elsewhere = report.gaps[-2:]
+    assert here.startswith("1 of the job's 2 ranks on this node looked at, as only some were named: --job 127.0.0.1:")
+    assert elsewhere.startswith("2 of the job's 4 ranks run on this node")
     assert not [path for path in files_of(tmp_path / "bundle") if f"pid{job.pids[0]}" in path.name]
 
 
@@ -90,6 +101,8 @@ def test_a_packed_bundle_is_read_as_a_folder_is(job: PlainJob, tmp_path: Path) -
     report = collect(job=job.key, output=str(target), limits=QUICK)
     assert report.bundle == str(target)
     assert target.stat().st_mode & 0o777 == 0o600
+    assert report.size_bytes > 0
+    assert not list((tmp_path / "tmp" / "torchtriage_bundles").iterdir())
     with open_inputs([str(target)]) as inputs:
         kinds = [artefact.kind for artefact in inputs.artefacts]
         assert not inputs.gaps
@@ -137,7 +150,7 @@ def test_of_several_jobs_none_is_chosen_and_each_is_named(tmp_path: Path) -> Non
             folder.mkdir()
             port = 40_000 + (os.getpid() * 2 + number) % 20_000
             keys.append(stack.enter_context(plain_job(folder, 9, port=port)).key)
-        with pytest.raises(SeveralJobsError, match="Choose with --job KEY") as told:
+        with pytest.raises(SeveralJobsError, match="choose one") as told:
             collect(output=str(tmp_path / "bundle"))
         assert all(key in str(told.value) for key in keys)
     assert not (tmp_path / "bundle").exists()
@@ -153,7 +166,7 @@ def test_where_no_rank_runs_nothing_is_found_and_nothing_written(
     assert main(["collect", "--output", str(tmp_path / "bundle")]) == 3
     assert capsys.readouterr().out.startswith("nothing_found: no process on this node looks like a rank")
     assert main(["triage", "--live", "--output", str(tmp_path / "bundle")]) == 3
-    assert "no process on this node" in capsys.readouterr().out
+    assert capsys.readouterr().out.count("no process on this node") == 1
     assert not (tmp_path / "bundle").exists()
 
 
@@ -163,6 +176,95 @@ def test_a_pid_that_is_not_there_is_an_error(tmp_path: Path, capsys: pytest.Capt
     assert main(["collect", "--pid", "4194305"]) == 2
     assert "4194305" in capsys.readouterr().err
     assert not (tmp_path / "bundle").exists()
+
+
+def test_a_wrong_job_is_a_wrong_call_and_told_once(job: PlainJob, capsys: pytest.CaptureFixture[str]) -> None:
+    for command in (["collect"], ["triage", "--live"]):
+        assert main([*command, "--job", "no such job"]) == 2
+        said = capsys.readouterr()
+        assert said.out == ""
+        assert said.err.count("is no job on this node") == 1
+        assert f"--job 127.0.0.1:{job.port}  # 2 of 4 ranks" in said.err
+
+
+@pytest.mark.parametrize("ending", ["", ".tar.zst"])
+def test_an_output_that_no_report_could_name_is_refused(
+    job: PlainJob, tmp_path: Path, ending: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = f"{tmp_path}/b\udcff{ending}"
+    assert main(["collect", "--job", job.key, "--output", output]) == 2
+    assert f"b\\xff{ending}: this path is no UTF-8" in capsys.readouterr().err
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith("b")]
+
+
+def test_the_next_command_can_be_pasted_whatever_the_output_is_called(job: PlainJob, tmp_path: Path) -> None:
+    name = "a b's {}\tco@host.org \u202e token=abcdefgh12 é" + "x" * 100
+    report = collect(pids=job.pids, output=str(tmp_path / name / ("y" * 200)), limits=QUICK)
+    line = next(x for x in render(report).splitlines() if x.startswith("Next: "))
+    assert line.isprintable()
+    said = subprocess.run(["bash", "-c", f"printf %s {line.partition(' triage ')[2]}"], capture_output=True, check=True)
+    assert os.fsdecode(said.stdout) == report.bundle
+
+
+def test_a_bundle_that_cannot_be_packed_is_kept_and_its_place_told(
+    job: PlainJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("torchtriage.bundle.pack._tar", full)
+    with pytest.raises(BadCallError, match=r"No space left on device\); the bundle is in ") as told:
+        collect(pids=job.pids, output=str(tmp_path / "bundle.tar.zst"), limits=QUICK)
+    assert not (tmp_path / "bundle.tar.zst").exists()
+    assert (Path(str(told.value).rpartition(" is in ")[2]) / "manifest.json").is_file()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_a_collector_that_is_ended_leaves_a_manifest_at_once_though_a_program_hangs(
+    job: PlainJob, tmp_path: Path, number: signal.Signals
+) -> None:
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    smi = programs / "nvidia-smi"
+    smi.write_text(f"#!/bin/sh\necho $$ > {tmp_path}/smi.new; mv {tmp_path}/smi.new {tmp_path}/smi\nsleep 600\n")
+    smi.chmod(0o755)
+    target = tmp_path / "bundle"
+    with subprocess.Popen(
+        [sys.executable, "-m", "torchtriage", "collect", "--job", job.key, "-o", str(target)],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env={**os.environ, "PATH": f"{programs}:{os.environ['PATH']}", "TMPDIR": str(tmp_path)},
+    ) as collector:  # fmt: skip
+        try:
+            assert within(30, (tmp_path / "smi").exists)
+            began = time.monotonic()
+            collector.send_signal(number)
+            out, err = collector.communicate(timeout=30)
+            took_s = time.monotonic() - began
+        finally:
+            collector.kill()
+    assert (collector.returncode, err) == (3, "")
+    assert f"gap: interrupted by {number.name}" in out
+    assert took_s < 8
+    manifest = json.loads((target / "manifest.json").read_text(encoding="utf-8"))
+    jsonschema.validate(manifest, schema("manifest"))
+    assert manifest["stopped_by"] == number.name
+    assert {item["path"] for item in manifest["items"] if item["path"]} == {
+        path.relative_to(target).as_posix() for path in files_of(target)
+    } - {"manifest.json"}
+    assert any("ended before it had answered" in (item["error"] or "") for item in manifest["items"])
+    assert not Path(f"/proc/{(tmp_path / 'smi').read_text().strip()}").exists()
+    assert all(state(pid) == "S" for pid in job.pids)
+
+
+def test_ctrl_c_while_the_command_line_is_still_read_says_nothing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("torchtriage.cli._parser", interrupted)
+    assert main(["collect"]) == 130
+    assert capsys.readouterr() == ("", "")
 
 
 def test_an_output_that_cannot_be_used_is_refused_and_left_as_it_is(job: PlainJob, tmp_path: Path) -> None:
@@ -204,9 +306,10 @@ def test_an_interrupted_collect_leaves_a_manifest_of_what_it_has(
     target = tmp_path / "bundle"
     report = collect(pids=job.pids, output=str(target), limits=QUICK)
     assert report.status == "partial"
-    assert report.gaps[0].startswith("interrupted")
+    assert report.gaps[0].startswith("interrupted by SIGINT")
     manifest = json.loads((target / "manifest.json").read_text(encoding="utf-8"))
     assert manifest["items"]
+    assert manifest["stopped_by"] == "SIGINT"
     assert all((target / item["path"]).is_file() for item in manifest["items"] if item["path"])
     assert all(state(pid) == "S" for pid in job.pids)
 
@@ -237,8 +340,9 @@ def test_the_text_says_what_is_there_what_is_not_and_what_to_do() -> None:
     report = CollectReport(
         tool="collect", status="partial", summary="rank 0-1 looked at; 5 files in /tmp/b", bundle="/tmp/b",
         collected={"log": 2, "stack_dump": 3}, gaps=[f"ras: {number}" for number in range(9)],
+        next_checks=[NextCheck(tool="triage", arguments={"paths": ["/tmp/b"]}, why="one verdict from all of it")],
     )  # fmt: skip
     lines = render(report).splitlines()
     assert lines[:2] == ["partial: rank 0-1 looked at; 5 files in /tmp/b", "  2 log, 3 stack_dump"]
-    assert lines[2:-2] == [f"gap: ras: {number}" for number in range(6)]
-    assert lines[-2:] == ["gap: and 3 more (manifest.json has all)", "next: torchtriage triage /tmp/b"]
+    assert lines[2:-3] == [f"gap: ras: {number}" for number in range(6)]
+    assert lines[-3:-1] == ["gap: and 3 more (manifest.json has all)", "Next: torchtriage triage /tmp/b"]

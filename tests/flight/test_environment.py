@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from torchtriage.flight.environment import check_environment
+from torchtriage.flight import environment
 from torchtriage.flight.torch_version import installed_torch_version, release_of
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+
+def check_environment(*arguments: Any, **options: Any) -> list[str]:
+    return environment.check_environment(*arguments, **options).sentences
 
 
 def test_an_empty_environment_is_fine() -> None:
@@ -149,3 +153,25 @@ def test_a_switch_that_torch_does_not_read_is_told(word: str) -> None:
 @pytest.mark.parametrize("word", ["Y", "yes", "1", "T", "True"])
 def test_a_switch_may_be_any_of_the_words_that_torch_reads(word: str) -> None:
     assert "Nothing" in check_environment({"TORCH_NCCL_DUMP_ON_TIMEOUT": word})[0]
+
+
+@pytest.mark.parametrize(
+    ("variables", "version", "dumps"),
+    [
+        ({}, "2.13.0", True),
+        ({"TORCH_NCCL_TRACE_BUFFER_SIZE": "2000"}, "2.13.0", True),
+        ({"TORCH_INCLUDE_ONLY_ACTIVE": "1"}, "2.13.0", True),
+        ({"TORCH_FR_BUFFER_SIZE": "0"}, "2.13.0", False),
+        ({"TORCH_NCCL_DUMP_ON_TIMEOUT": "0"}, "2.13.0", False),
+        ({"TORCH_FR_DUMP_TEMP_FILE": "/nowhere/at/all/rank_"}, "2.13.0", False),
+        ({"TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC": "5"}, "2.13.0", None),
+        ({}, "2.10.0", None),
+        ({"TORCH_NCCL_ENABLE_MONITORING": "0"}, "2.10.0", False),
+    ],
+)
+def test_whether_dumps_can_be_expected_is_told(variables: dict[str, str], version: str, dumps: bool | None) -> None:
+    assert environment.check_environment(variables, version).dumps is dumps
+
+
+def test_of_a_gloo_job_no_dump_is_expected() -> None:
+    assert environment.check_environment({}, backend="gloo").dumps is False

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import bz2
+import contextlib
 import os
 import pickle
+import socket
+import threading
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,7 +16,8 @@ import pytest
 from torchtriage.artefacts.identity import identity_of
 from torchtriage.artefacts.recognise import recognise
 from torchtriage.bundle.processes import JobProcess
-from torchtriage.flight.probe import environment_of_job, probe_flight
+from torchtriage.flight.job_environment import environment_of_job
+from torchtriage.flight.probe import probe_flight
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -274,6 +279,191 @@ def test_a_dump_of_an_earlier_run_is_saved_packed_before_a_fresh_one_overwrites_
     assert recognise(packed, "earlier_run_rank_0.bz2").kind != "flight_recorder"
 
 
+class Server:
+    """A worker server on a unix socket, in a thread of this process."""
+
+    def __init__(self, path: Path, answers: dict[str, bytes]) -> None:
+        self.asked: list[str] = []
+        self.listener = socket.socket(socket.AF_UNIX)
+        self.listener.bind(str(path))
+        self.listener.listen()
+        self.answers = answers
+        self.thread = threading.Thread(target=self._serve, daemon=True)
+        self.thread.start()
+
+    def _serve(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                connection, _ = self.listener.accept()
+                with connection:
+                    request = connection.recv(4096)
+                    if not request:  # whoever connected saw who listens, and left
+                        continue
+                    handler = request.split(b" ")[1].decode().rpartition("/")[2]
+                    self.asked.append(handler)
+                    connection.sendall(self.answers.get(handler, NOT_FOUND))
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            self.listener.shutdown(socket.SHUT_RDWR)
+        self.listener.close()
+        self.thread.join(10)
+
+
+NOT_FOUND = b"HTTP/1.1 404 Not Found\r\nConnection: close\r\nContent-Length: 2\r\n\r\nno"
+
+
+def served(body: bytes) -> bytes:
+    return b"HTTP/1.1 200 OK\r\nKeep-Alive: timeout=1\r\ncontent-length: %d\r\n\r\n%s" % (len(body), body)
+
+
+def with_server(node: Node, rank: int, answers: dict[str, bytes]) -> tuple[JobProcess, Server]:
+    path = node.dumps / f"worker-{rank}.sock"
+    process = node.process(rank, TORCH_FR_DUMP_TEMP_FILE="", TORCH_WORKER_SERVER_SOCKET=str(path))
+    # The kernel says who listens: this process.
+    (node.proc / str(os.getpid())).symlink_to(node.proc / str(process.pid))
+    return replace(process, pid=os.getpid()), Server(path, answers)
+
+
+RECORD = b'{"version":"2.10","pg_config":{},"pg_status":{},"entries":[{"profiling_name":"gloo:all_reduce"}]}'
+NO_RECORD = b'{"version":"2.10","pg_config":{},"pg_status":{},"entries":[]}'
+
+
+def test_a_worker_server_is_asked_once_for_the_record_of_gloo(node: Node) -> None:
+    process, server = with_server(node, 3, {"fr_trace_json": served(RECORD)})
+    (item,) = node.probe(process)
+    server.close()
+    assert brief([item]) == [("node1/flight/ondemand_fr_trace_rank_3", True, 3)]
+    assert item.command[-1] == "http://localhost/handler/fr_trace_json"
+    kept = node.folder / "flight/ondemand_fr_trace_rank_3"
+    assert kept.read_bytes() == RECORD
+    assert recognise(RECORD, kept.name).kind == "flight_recorder"
+    assert identity_of(item.path, trailing_number_is_rank=True).rank == 3
+    assert server.asked == ["fr_trace_json"]
+
+
+@pytest.mark.parametrize(
+    ("nccl", "kept", "asked"),
+    [
+        (dump(entries=[{"profiling_name": "nccl:all_reduce"}]), ["ondemand_nccl_trace_rank_0"], 1),
+        (dump(), ["ondemand_fr_trace_rank_0"], 2),
+    ],
+)
+def test_of_a_rank_with_nccl_the_record_of_nccl_comes_first(
+    node: Node, nccl: bytes, kept: list[str], asked: int
+) -> None:
+    answers = {"fr_trace_json": served(RECORD), "dump_nccl_trace_pickle": served(nccl)}
+    process, server = with_server(node, 0, answers)
+    node.loads_nccl(process)
+    items = node.probe(process)
+    server.close()
+    assert [item.path.rpartition("/")[2] for item in items if item.path] == kept
+    assert server.asked == ["dump_nccl_trace_pickle", "fr_trace_json"][:asked]
+
+
+@pytest.mark.parametrize(
+    ("answer", "error", "kept"),
+    [
+        (served(NO_RECORD), None, False),
+        (NOT_FOUND, "the server answered 404", False),
+        (b"SSH-2.0-x\r\n\r\n", "the answer is not that of a worker server", False),
+        (b"x" * 40_000, "the answer is not that of a worker server", False),
+        (served(RECORD)[:-5], "the answer ends early", True),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 99999999999999\r\n\r\n" + RECORD * 99, "the record is larger", True),
+    ],
+)
+def test_what_a_worker_server_answers_otherwise_is_told(
+    node: Node, answer: bytes, error: str | None, kept: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torchtriage.flight.probe.MAX_DUMP_BYTES", 1000)
+    process, server = with_server(node, 0, {"fr_trace_json": answer})
+    (item,) = node.probe(process)
+    server.close()
+    assert (item.error or "").startswith(error or "")
+    assert item.ok is (error is None)
+    assert item.reason
+    assert bool(item.path) is kept
+
+
+def test_a_server_that_does_not_answer_costs_its_limit_only(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torchtriage.flight.probe.SERVER_S", 0.1)
+    process, server = with_server(node, 0, {})
+    server.close()
+    (node.dumps / "worker-0.sock").unlink()
+    with socket.socket(socket.AF_UNIX) as silent:
+        silent.bind(str(node.dumps / "worker-0.sock"))
+        silent.listen()
+        (item,) = node.probe(process)
+    assert item.error == "no answer in time"
+
+
+def test_only_a_socket_on_which_the_process_itself_listens_is_asked(node: Node) -> None:
+    process, server = with_server(node, 0, {"fr_trace_json": served(RECORD)})
+    other = replace(process, pid=4700)
+    (item,) = node.probe(other)
+    assert item.error == f"process {os.getpid()} of uid {UID} listens there"
+    (item,) = node.probe(replace(process, uid=UID + 1))
+    assert "not to the job's user" in (item.error or "")
+    path = node.dumps / "worker-0.sock"
+    path.rename(node.dumps / "moved")
+    path.symlink_to(node.dumps / "moved")
+    (item,) = node.probe(process)
+    assert item.error == "it is not a socket"
+    path.unlink()
+    path.write_bytes(b"kept")
+    (item,) = node.probe(process)
+    assert item.error == "it is not a socket"
+    server.close()
+    assert server.asked == []
+
+
+@pytest.mark.parametrize(("at", "size", "kept"), [(0, 1 << 40, 0), (1 << 16, 1 << 40, 1 << 16)])
+def test_a_hole_in_a_dump_is_not_copied_and_told(node: Node, at: int, size: int, kept: int) -> None:
+    path = node.dumps / "fr_0"
+    with path.open("wb") as file:
+        file.write(b"x" * at)
+        file.truncate(size)
+    os.utime(path, ns=(AFTER_NS, AFTER_NS))
+    (item,) = node.probe(node.process(0))
+    assert (item.ok, item.error) == (False, f"of its {size} bytes those from {kept} on were never written")
+    assert (node.folder / "flight/nccl_trace_rank_0").stat().st_size == kept
+
+
+def test_when_it_is_stopped_nobody_is_asked_or_waited_for(node: Node) -> None:
+    stop = threading.Event()
+    stop.set()
+    node.lies(0, dump(), AFTER_NS)
+    node.pipe(0)
+    process = node.process(0, TORCH_NCCL_DEBUG_INFO_PIPE_FILE=node.prefix)
+    items = probe_flight([process], node.folder, host="node1", proc=node.proc, cancelled=stop)
+    assert brief(items) == [("node1/flight/nccl_trace_rank_0", True, 0)]
+    assert os.read(node.readers[0], 1) == b""  # nobody has written
+
+
+def test_dumps_that_are_cut_count_against_what_all_may_take(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torchtriage.flight.probe.MAX_DUMP_BYTES", 10)
+    monkeypatch.setattr("torchtriage.flight.probe.MAX_ALL_BYTES", 15)
+    for rank in range(3):
+        node.lies(rank, dump(), AFTER_NS)
+    node.probe(*(node.process(rank) for rank in range(3)))
+    assert sorted(path.stat().st_size for path in (node.folder / "flight").iterdir()) == [0, 5, 10]
+
+
+def test_a_process_without_torch_or_without_a_rank_is_told_to_be_so(node: Node, tmp_path: Path) -> None:
+    process = node.process(0)
+    maps = node.proc / str(process.pid) / "maps"
+    maps.write_text("7f-8f r 0 0 5   /usr/bin/python3.11\n", encoding="utf-8")
+    checked = environment_of_job(process, proc=node.proc)
+    assert checked.dumps is None
+    (sentence,) = checked.sentences
+    assert "no libtorch is mapped), and it is rank 0: it has not imported torch yet" in sentence
+    (sentence,) = environment_of_job(replace(process, rank=None), proc=node.proc).sentences
+    assert "no variable of its environment tells a rank: it is no training process" in sentence
+    maps.unlink()
+    (sentence,) = environment_of_job(process, proc=node.proc).sentences
+    assert "cannot be seen" in sentence
+
+
 def test_a_dump_without_bound_is_cut(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torchtriage.flight.probe.MAX_DUMP_BYTES", 10)
     node.lies(0, dump(), AFTER_NS)
@@ -313,7 +503,7 @@ def test_the_environment_of_a_running_job_is_checked_with_its_own_torch_and_user
         encoding="utf-8",
     )
     (folder / "root").symlink_to(tmp_path / "root")
-    sentences = environment_of_job(process, proc=node.proc)
+    sentences = environment_of_job(process, proc=node.proc).sentences
     assert any("torch 2.6 does not know TORCH_FR_BUFFER_SIZE" in sentence for sentence in sentences)
     assert sentences[-1].startswith(f"Remark: this process's dumps go to {node.prefix}3")
 
@@ -324,4 +514,4 @@ def test_a_gloo_job_is_told_that_no_watchdog_dumps(node: Node, tmp_path: Path) -
     folder = node.proc / str(process.pid)
     (folder / "maps").write_text("7f-8f r 0 0 5   /env/site-packages/torch/lib/libtorch_cpu.so\n", encoding="utf-8")
     (folder / "root").symlink_to(tmp_path / "root")
-    assert any("uses gloo" in sentence for sentence in environment_of_job(process, proc=node.proc))
+    assert any("uses gloo" in sentence for sentence in environment_of_job(process, proc=node.proc).sentences)

@@ -8,7 +8,9 @@ from torchtriage.flight.tool import analyze_flight_recorder, render
 def test_the_environment_alone_can_be_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCH_FR_BUFFER_SIZE", "0")
     report = analyze_flight_recorder([], check_env=True)
-    assert report.status == "inconclusive"
+    assert report.status == "fault"
+    assert report.summary == "This environment: the flight recorder will write no dump; 1 thing to change"
+    assert "no dump was compared" in report.gaps[0]
     assert any("TORCH_FR_BUFFER_SIZE" in remark for remark in report.environment)
     assert "TORCH_FR_BUFFER_SIZE" in render(report)
 

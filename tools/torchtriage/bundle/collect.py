@@ -7,10 +7,8 @@ the kernel log beside each other, then the processes once more. A probe that fai
 from __future__ import annotations
 
 import contextlib
-import signal
 import threading
 import time
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -18,6 +16,7 @@ from torchtriage.artefacts.clean import clean_text
 from torchtriage.bundle.job_logs import copy_logs
 from torchtriage.bundle.manifest import Item
 from torchtriage.bundle.proc_facts import write_facts
+from torchtriage.bundle.versions import Versions, versions_of
 from torchtriage.flight.probe import probe_flight
 from torchtriage.gpu.kernel import probe_kernel
 from torchtriage.gpu.probe import probe_gpus
@@ -25,14 +24,15 @@ from torchtriage.ras.probe import probe_ras
 from torchtriage.stacks.probe import dump_processes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
-    from types import FrameType
 
     from torchtriage.bundle.processes import JobProcess
 
 AGAIN_AFTER_S = 3.0
 """Between the two looks: long enough for a rank that works to be seen elsewhere."""
+ENDING_S = 2.5
+"""After an interrupt: how long probes have to bring home what they have."""
 
 
 @dataclass(frozen=True)
@@ -53,31 +53,7 @@ class Collected:
 
     items: list[Item] = field(default_factory=list[Item])
     interrupted: bool = False
-
-
-@contextlib.contextmanager
-def at_most_one_interrupt() -> Generator[Callable[[], None], None, None]:
-    """Within it the first Ctrl-C interrupts and further ones do nothing, so that what was taken is still written.
-
-    Yields what makes even a first one do nothing. Only the main thread can do so; elsewhere nothing is changed.
-    """
-    before = signal.getsignal(signal.SIGINT)
-    if threading.current_thread() is not threading.main_thread() or not callable(before):
-        yield lambda: None
-        return
-
-    def no_more() -> None:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-
-    def first(number: int, frame: FrameType | None) -> None:
-        no_more()
-        before(number, frame)
-
-    signal.signal(signal.SIGINT, first)
-    try:
-        yield no_more
-    finally:
-        signal.signal(signal.SIGINT, before)
+    versions: Versions = field(default_factory=Versions)
 
 
 def collect_node(
@@ -107,8 +83,11 @@ def collect_node(
     ranks = [process for process in processes if process.role == "rank"]
     looked_at = [process for process in processes if launcher or process.role != "launcher"]
     found = Collected()
+    running: set[str] = set()
     n_done = 0
     lock = threading.Lock()
+    stop, stop_dumpers = threading.Event(), threading.Event()  # the dumpers' guard sets its own at its end
+    all_done = threading.Event()
 
     def probe(kind: str, work: Callable[[], list[Item]]) -> None:
         nonlocal n_done
@@ -116,44 +95,74 @@ def collect_node(
             items = work()
         except Exception as error:  # one probe must not take the others with it
             text = clean_text(f"{type(error).__name__}: {error}")
-            reason = "a fault of torchtriage itself; the rest of the bundle is whole"
-            items = [Item(path="", kind=kind, host=host, ok=False, error=text, reason=reason, redacted=False)]
+            items = [_nothing(kind, host, text, "a fault of torchtriage itself; the rest of the bundle is whole")]
         with lock:
+            if kind not in running:
+                return  # it was given up
+            running.remove(kind)
             found.items.extend(items)
             n_done += 1
             if progress is not None:
-                progress(n_done, len(probes))
+                with contextlib.suppress(OSError, ValueError):  # the terminal may be gone
+                    progress(n_done, len(probes))
+            if not running:
+                all_done.set()
 
     def stacks() -> list[Item]:
         return dump_processes(
             looked_at, folder / "stacks", host=host, native=native, timeout_s=limits.attach_s,
-            again_after_s=limits.again_after_s,
+            again_after_s=limits.again_after_s, cancelled=stop_dumpers,
         )  # fmt: skip
 
     def states() -> list[Item]:
         first = write_facts(looked_at, folder / "proc", host=host)
-        threading.Event().wait(max(0.0, began + limits.again_after_s - time.monotonic()))
+        found.versions = versions_of(ranks)
+        if stop.wait(max(0.0, began + limits.again_after_s - time.monotonic())):
+            return first
         return [*first, *write_facts(looked_at, folder / "proc" / "again", host=host)]
 
-    probes: list[tuple[str, Callable[[], list[Item]]]] = [
-        ("stack_dump", stacks),
-        ("proc_facts", states),
-        ("ras", lambda: probe_ras(ranks, folder, host=host, timeout_s=limits.ras_s, force=force_ras)),
-        ("flight_recorder", lambda: probe_flight(ranks, folder, host=host, timeout_s=limits.flight_s)),
-        ("gpu", lambda: probe_gpus(folder, host=host, timeout_s=limits.gpu_s)),
-        ("kernel_log", lambda: probe_kernel(folder, host=host, timeout_s=limits.kernel_s)),
-        ("log", lambda: copy_logs(processes, folder / "logs", host=host)),
-    ]
+    probes: dict[str, Callable[[], list[Item]]] = {
+        "stack_dump": stacks,
+        "proc_facts": states,
+        "ras": lambda: probe_ras(ranks, folder, host=host, timeout_s=limits.ras_s, force=force_ras),
+        "flight_recorder": lambda: probe_flight(ranks, folder, host=host, timeout_s=limits.flight_s, cancelled=stop),
+        "gpu": lambda: probe_gpus(folder, host=host, timeout_s=limits.gpu_s, cancelled=stop),
+        "kernel_log": lambda: probe_kernel(folder, host=host, timeout_s=limits.kernel_s, cancelled=stop),
+        "log": lambda: copy_logs(processes, folder / "logs", host=host, cancelled=stop),
+    }
     began = time.monotonic()
-    with ThreadPoolExecutor(len(probes)) as pool:
-        try:
-            running: list[Future[None]] = [pool.submit(probe, kind, work) for kind, work in probes]
-            for one in running:
-                one.result()
-        except KeyboardInterrupt:
-            # What is there is kept; probes are bounded in time, and the attached processes are let go by their guard.
-            found.interrupted = True
-            with contextlib.suppress(KeyboardInterrupt):
-                pool.shutdown(wait=True, cancel_futures=True)
+    running.update(probes)
+    started: list[str] = []
+    given_up: list[str] = []
+    try:
+        for kind, work in probes.items():
+            started.append(kind)
+            # Daemons: a probe that is given up must not keep the program from its end.
+            threading.Thread(target=probe, args=(kind, work), name=f"probe {kind}", daemon=True).start()
+        all_done.wait()
+    except KeyboardInterrupt:
+        # What is there is kept. Programs that run are ended at once, and attached processes are let go by their guard.
+        found.interrupted = True
+        stop.set()
+        stop_dumpers.set()
+        with lock:
+            given_up = [kind for kind in probes if kind not in started]
+            running.difference_update(given_up)
+            if not running:
+                all_done.set()
+        with contextlib.suppress(KeyboardInterrupt):
+            all_done.wait(ENDING_S)
+    with lock:
+        found.items += [
+            _nothing(
+                kind, host, "stopped before it had ended", "the collector was stopped, and this did not end at once"
+            )
+            for kind in (*running, *given_up)
+        ]
+        running.clear()
     found.items.sort(key=lambda item: (item.kind, item.rank if item.rank is not None else -1, item.pid or 0, item.path))
     return found
+
+
+def _nothing(kind: str, host: str, error: str, reason: str) -> Item:
+    return Item(path="", kind=kind, host=host, ok=False, error=error, reason=reason, redacted=False)

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 MAX_CHILDREN_PER_RANK = 1024
 STARTED_TOGETHER_TICKS = 1000
+# Keys of processes that nothing but a parent, or not even that, assigns to a job.
+_BY_PARENT, _BY_PID = "started by ", "pid "
 
 
 @dataclass(frozen=True)
@@ -83,7 +85,7 @@ class Finder:
             name = commands.launcher_of(above.command)
             if name is not None:
                 return f"{clean_text(name, 40)} {above.pid}"
-        return f"started by {self._table.entries[pid].stat.ppid}"
+        return f"{_BY_PARENT}{self._table.entries[pid].stat.ppid}"
 
     def _add_first_of_lightning(self) -> None:
         """Lightning's first process is local rank 0 and sets that for itself; it starts the others with variables."""
@@ -183,7 +185,7 @@ class Finder:
             above.pid in self._ranks for above in self._table.ancestors(pid)
         ):
             return
-        self._ranks[pid] = Found(entry, "rank", f"pid {pid}")
+        self._ranks[pid] = Found(entry, "rank", f"{_BY_PID}{pid}")
 
     def _children(self, rank: Found) -> Iterable[Found]:
         stop = (self._ranks.keys() | self._own) - {rank.entry.pid}
@@ -222,6 +224,11 @@ class Finder:
             # What is above several jobs, as a node's daemon is, belongs to none.
             if len(of) == 1 and pid not in self._own and pid not in self._ranks
         ]
+
+
+def is_makeshift(job: str) -> bool:
+    """Whether a job's key says no more than who started a process, so that others of the job may have another one."""
+    return job.removeprefix(_BY_PARENT).removeprefix(_BY_PID).isdecimal()
 
 
 def _order(found: Found) -> tuple[object, ...]:

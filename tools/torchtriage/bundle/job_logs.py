@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import stat
@@ -9,11 +10,13 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from torchtriage.artefacts.clean import clean_text, mask_secrets
+from torchtriage.artefacts.clean import clean_text
 from torchtriage.bundle.files import write_new
+from torchtriage.bundle.log_secrets import LINE_END, mask_lines
 from torchtriage.bundle.manifest import Item
 
 if TYPE_CHECKING:
+    import threading
     from collections.abc import Callable, Sequence
 
     from torchtriage.bundle.processes import JobProcess
@@ -22,8 +25,8 @@ MAX_LOG_BYTES = 2 << 20
 MAX_LOGS = 512
 LIMIT_S = 10.0
 """For all logs together; masking is what takes time."""
-# A progress bar goes back to the beginning of its line and never ends it.
-_LINE_END = re.compile(r"(\r\n|[\r\n])")
+# A file that was cut while it was open is filled up with them at the next write.
+_ZEROS = re.compile(r"\0{16,}")
 # Of a log that is one endless line: more than the longest secret that could have been cut in two.
 _CUT_CHARS = 8192
 _STREAMS = {1: "stdout", 2: "stderr"}
@@ -38,6 +41,7 @@ def copy_logs(
     root: Path | None = None,
     limit_s: float = LIMIT_S,
     clock: Callable[[], float] = time.monotonic,
+    cancelled: threading.Event | None = None,
 ) -> list[Item]:
     """Copy the last part of each regular file that is standard output or error of a rank or a launcher, once.
 
@@ -48,14 +52,19 @@ def copy_logs(
     root = root or folder.parent.parent
     items: list[Item] = []
     seen: set[tuple[int, int]] = set()
+
+    def now() -> float:
+        """No time is left once it is cancelled: then of each log its last line is taken."""
+        return math.inf if cancelled is not None and cancelled.is_set() else clock()
+
     deadline = clock() + limit_s
     streams = [(p, number) for p in processes if p.role in ("rank", "launcher") for number in _STREAMS]
     for done, (process, number) in enumerate(streams):
         if len(items) >= MAX_LOGS:
             break
         link = proc / str(process.pid) / "fd" / str(number)
-        share_s = max(0.0, deadline - clock()) / min(len(streams) - done, MAX_LOGS - len(items))
-        item = _copy(process, link, _STREAMS[number], folder, host, root, seen, share_s, clock)
+        share_s = max(0.0, deadline - now()) / min(len(streams) - done, MAX_LOGS - len(items))
+        item = _copy(process, link, _STREAMS[number], folder, host, root, seen, share_s, now)
         if item is not None:
             items.append(item)
     return items
@@ -92,10 +101,14 @@ def _copy(
         return None
     finally:
         os.close(descriptor)
-    if start:
-        first = _LINE_END.search(text)
+    begins_anew = text.startswith("\0")  # what follows a hole was written by itself
+    text = _ZEROS.sub("", text)
+    before = ""
+    if start and not begins_anew:
+        first = LINE_END.search(text)
+        before = text[: first.start()] if first is not None else ""
         text = text[first.end() if first is not None else _CUT_CHARS :]
-    text, whole = _masked(text, clock() + limit_s, clock)
+    text, whole = mask_lines(text, clock() + limit_s, clock, before)
     who = f"rank{process.rank:02d}-pid{process.pid}" if process.rank is not None else f"{process.role}-pid{process.pid}"
     path = folder / f"{who}.{stream}.log"
     data = text.encode("utf-8")
@@ -114,14 +127,3 @@ def _copy(
         path=path.relative_to(root).as_posix(), kind="log", rank=process.rank, pid=process.pid, host=host,
         command=command, ok=True, reason=reason, redacted=True,
     )  # fmt: skip
-
-
-def _masked(text: str, deadline: float, clock: Callable[[], float]) -> tuple[str, bool]:
-    """(the masked lines from the end on, as many as there is time for, but always the last; whether that is all)."""
-    parts = _LINE_END.split(text)  # a line, its end, a line, its end, ..., what follows the last end
-    kept: list[str] = []
-    for at in range(len(parts) - 1, -1, -2):
-        if len(kept) > 1 and clock() > deadline:
-            return "".join(reversed(kept)), False
-        kept.append("".join([mask_secrets(parts[at]), *parts[at + 1 : at + 2]]))
-    return "".join(reversed(kept)), True

@@ -39,8 +39,11 @@ class Manifest(Model):
 
     schema_version: Literal["1"] = "1"
     torchtriage_version: str
-    torch_version: str | None = None
+    torch_version: str | None = Field(default=None, description="of the torch that the job's ranks have loaded")
+    python_version: str | None = Field(default=None, description="of the Python that they run, without its last part")
+    nccl_version: str | None = Field(default=None, description="of the NCCL that they have loaded")
     time: str = Field(description="when collecting began, ISO 8601 with zone")
+    stopped_by: str | None = Field(default=None, description="the signal that ended collecting before its time")
     hosts: list[str]
     job: Job | None = None
     items: list[Item]

@@ -23,6 +23,13 @@ IDLE_SHARE = 0.01
 """CPU time over time between two looks below which a process did nothing; heartbeat threads use less."""
 LEAST_APART_S = 1.0
 _OPENS = ("open", "openat", "openat2", "creat")
+_READS = frozenset(
+    {"read", "readv", "pread64", "preadv", "preadv2", "recvfrom", "recvmsg", "recvmmsg", "accept", "accept4"}
+)
+_WRITES = frozenset({"write", "writev", "sendto", "sendmsg", "sendmmsg", "connect", "sendfile", "splice"})
+_TERMINALS = ("/dev/pts/", "/dev/tty", "/dev/console")
+_AT_WORK = ("rank", "dataloader worker")
+"""Helpers and launchers wait at pipes by design."""
 
 Record = tuple[str, "Mapping[str, Any]"]
 
@@ -53,7 +60,7 @@ def analyze(records: Sequence[Record]) -> ProcFindings:
             if facts["role"] == "rank" and len(hosts[facts["pid"]]) == 1:
                 found.rank_of_pid[facts["pid"]] = facts["rank"]
         if facts["role"] != "launcher":
-            found.signals += [*_stopped(looks), *_network_read(looks), *_fifo(looks)]
+            found.signals += [*_stopped(looks), *_network_read(looks), *_fifo(looks), *_other_end(looks)]
     found.signals += _idle(processes)
     found.signals += _near_limit(processes)
     if len(found.signals) > MAX_SIGNALS:
@@ -107,6 +114,22 @@ def _fifo(looks: Sequence[Record]) -> list[Signal]:
     if len({call["path"] for call in calls}) > 1:
         return []
     return [_signal("proc.blocked_in_open_of_fifo", looks, {"path": calls[-1]["path"]}, ["call", "wchan"])]
+
+
+def _other_end(looks: Sequence[Record]) -> list[Signal]:
+    """A read or write of one pipe, socket or terminal in every look: not storage but somebody else keeps it waiting."""
+    calls = [facts["call"] for _, facts in looks]
+    if looks[-1][1]["role"] not in _AT_WORK or not all(call and call["path"] for call in calls):
+        return []
+    call = calls[-1]
+    kind = "terminal" if call["path"].startswith(_TERMINALS) else call["path_kind"]
+    if kind not in ("fifo", "pipe", "socket", "terminal") or call["name"] not in _READS | _WRITES:
+        return []
+    if len({(each["name"], each["path"]) for each in calls}) > 1:
+        return []
+    details = {"call": call["name"], "path": call["path"], "kind": "pipe" if kind == "fifo" else kind}
+    details["writes"] = call["name"] in _WRITES
+    return [_signal("proc.waits_for_other_end", looks, details, ["call", "wchan"])]
 
 
 def _idle(processes: Sequence[Sequence[Record]]) -> list[Signal]:

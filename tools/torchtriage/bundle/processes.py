@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from torchtriage.bundle.find import Finder
+from torchtriage.bundle.find import Finder, is_makeshift
+from torchtriage.bundle.job_words import describe, job_option, list_jobs, pids_option
 from torchtriage.bundle.process_table import read_table
 from torchtriage.bundle.shown import command_of, environment_of, uid_of
 from torchtriage.errors import BadCallError, InputNotFoundError
@@ -22,11 +23,15 @@ from torchtriage.errors import BadCallError, InputNotFoundError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-MAX_SHOWN_JOBS = 20
+_SHOWN_PIDS = 8
 
 
 class NoJobError(InputNotFoundError):
     """No process on this node looks like a rank, or one that was asked for is not there."""
+
+
+class NothingRunsError(NoJobError):
+    """No process on this node looks like a rank; nothing was wrong with the call."""
 
 
 class SeveralJobsError(BadCallError):
@@ -97,27 +102,35 @@ def jobs_of(processes: Sequence[JobProcess]) -> dict[str, list[JobProcess]]:
 
 
 def choose(
-    processes: Sequence[JobProcess], *, pids: Sequence[int] | None = None, job: str | None = None
+    processes: Sequence[JobProcess],
+    *,
+    pids: Sequence[int] | None = None,
+    job: str | None = None,
+    proc: Path = Path("/proc"),
 ) -> list[JobProcess]:
     """The processes to look at: those of one job, or those named and their children. Launchers come with their job.
 
     Args:
         processes: what :func:`find_processes` gave, called with the same ``pids``.
-        pids: ranks, their children or a launcher (which means its whole job).
+        pids: ranks, their children or a launcher (which means its whole job), all of one job.
         job: a key of :func:`jobs_of`, or a part that only one key has.
+        proc: where the messages look up folders and ages of the jobs they list.
 
     Raises:
-        NoJobError: nothing of the kind is there.
+        NothingRunsError: no rank runs here.
+        NoJobError: a pid or the job that was named is not there.
         SeveralJobsError: the choice is not clear; the message lists the jobs and what to pass.
     """
     jobs = jobs_of(processes)
     if pids:
-        return _named(processes, pids)
+        chosen = named(processes, pids, proc=proc)
+        _refuse_several(jobs_of(chosen), pids, proc)
+        return chosen
     if not jobs:
-        raise NoJobError(
+        raise NothingRunsError(
             "no process on this node looks like a rank of a job: none has RANK, LOCAL_RANK or the like in the "
             "environment it was started with. If the job runs in a container, run this inside of it or as root; "
-            "else name the processes with --pid"
+            f"else name the processes with {pids_option()}"
         )
     if job is not None:
         keys = [job] if job in jobs else [key for key in jobs if job and job in key]
@@ -125,25 +138,54 @@ def choose(
             return jobs[keys[0]]
         error = SeveralJobsError if keys else NoJobError
         what = "fits several jobs" if keys else "is no job on this node"
-        raise error(f"--job {job[:80]!r} {what}. " + _listed(jobs))
+        fitting = {key: jobs[key] for key in keys} or jobs
+        raise error(f"{job_option(job[:80])} {what}. {list_jobs(fitting, proc)}")
     own = {key: members for key, members in jobs.items() if any(_within_reach(each) for each in members)}
     if len(own or jobs) == 1:
         return next(iter((own or jobs).values()))
-    raise SeveralJobsError("several jobs run on this node. " + _listed(own or jobs))
+    raise SeveralJobsError(f"several jobs run on this node; choose one. {list_jobs(own or jobs, proc)}")
 
 
-def _named(processes: Sequence[JobProcess], pids: Sequence[int]) -> list[JobProcess]:
+def named(processes: Sequence[JobProcess], pids: Sequence[int], *, proc: Path = Path("/proc")) -> list[JobProcess]:
+    """The processes that were named, of whatever jobs: ranks with their children, a launcher with its whole job.
+
+    Raises:
+        NoJobError: one of them is not there.
+    """
     by_pid = {process.pid: process for process in processes}
     missing = sorted(set(pids) - by_pid.keys())
     if missing:
-        words = ", ".join(map(str, missing[:8]))
+        words = ", ".join(map(str, missing[:_SHOWN_PIDS]))
         raise NoJobError(
             f"no process {words} on this node that can be looked at: it has ended, has another number in this PID "
-            "namespace, or is torchtriage itself or what runs it. " + _listed(jobs_of(processes))
+            f"namespace, or is torchtriage itself or what runs it. {list_jobs(jobs_of(processes), proc)}"
         )
     wanted = set(pids)
     whole = {by_pid[pid].job for pid in wanted if by_pid[pid].role == "launcher"}
     return [each for each in processes if each.pid in wanted or each.rank_pid in wanted or each.job in whole]
+
+
+def _refuse_several(jobs: Mapping[str, Sequence[JobProcess]], pids: Sequence[int], proc: Path) -> None:
+    """Ranks of two jobs are not compared with each other: each would be blamed for not being where the other is.
+
+    Processes that nothing assigns to a job go with whatever was named beside them, unless both claim to be one rank.
+
+    Raises:
+        SeveralJobsError: they belong to different jobs.
+    """
+    claimed = [{each.rank for each in _ranks(members)} - {None} for members in jobs.values()]
+    disputed = sum(map(len, claimed)) > len(set[int | None]().union(*claimed))
+    if not disputed and sum(not is_makeshift(key) for key in jobs) < 2:
+        return
+    lines = [
+        f"  {job_option(key)}  # pid {', '.join(map(str, sorted({each.pid for each in members} & set(pids))))}; "
+        f"{describe(members, proc)}"
+        for key, members in jobs.items()
+    ]
+    raise SeveralJobsError(
+        "these processes belong to different jobs, and one look is at one job. Name those of one, or choose it:\n"
+        + "\n".join(lines)
+    )
 
 
 def _within_reach(process: JobProcess) -> bool:
@@ -152,21 +194,3 @@ def _within_reach(process: JobProcess) -> bool:
 
 def _ranks(members: Sequence[JobProcess]) -> list[JobProcess]:
     return [each for each in members if each.role == "rank"]
-
-
-def _listed(jobs: Mapping[str, Sequence[JobProcess]]) -> str:
-    """The jobs in words, and what to pass to choose one."""
-    if not jobs:
-        return "No job was found"
-    lines = [f"{key!r} ({_members(members)})" for key, members in list(jobs.items())[:MAX_SHOWN_JOBS]]
-    more = f" and {len(jobs) - MAX_SHOWN_JOBS} more" if len(jobs) > MAX_SHOWN_JOBS else ""
-    return f"Found: {'; '.join(lines)}{more}. Choose with --job KEY (a part that only one has is enough), or --pid PID"
-
-
-def _members(members: Sequence[JobProcess]) -> str:
-    ranks = _ranks(members)
-    if not ranks:
-        return "launchers only"
-    pids = ", ".join(str(each.pid) for each in ranks[:4]) + (", ..." if len(ranks) > 4 else "")
-    users = ", ".join(str(uid) for uid in sorted({each.uid for each in ranks}))
-    return f"{len(ranks)} rank{'s' if len(ranks) > 1 else ''}, pid {pids}, user id {users}"

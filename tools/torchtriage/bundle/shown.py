@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from torchtriage.artefacts.clean import clean_text
+from torchtriage.artefacts.clean import MASK, clean_text
 from torchtriage.bundle import environment, proc_files
 from torchtriage.bundle.process_table import MAX_ENVIRON_BYTES
 
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 MAX_ARGUMENT_CHARS = 256
 MAX_ARGUMENTS = 64
 _OPTION_CHARS = 128
+_BLANKS = re.compile(r"\s{1,1024}")
+_VALUE_MASKED = re.compile(rf"(?:--?[\w.\-]{{1,128}}=)?['\"]?{re.escape(MASK)}")
 
 
 def uid_of(root: str, pid: int) -> int:
@@ -47,6 +50,14 @@ def command_of(command: tuple[str, ...]) -> tuple[str, ...]:
 
 def _masked(before: str, argument: str) -> str:
     argument = argument[: MAX_ARGUMENT_CHARS * 4]
-    if before.startswith("-") and " " not in before and len(before) <= _OPTION_CHARS:
-        argument = clean_text(f"{before} {argument}", MAX_ARGUMENT_CHARS + _OPTION_CHARS).partition(" ")[2]
-    return clean_text(argument, MAX_ARGUMENT_CHARS)
+    option = before if before.startswith("-") and " " not in before and len(before) <= _OPTION_CHARS else ""
+    # One argument is one value: where it is a secret, what follows a blank or a line end in it is part of that.
+    whole = _VALUE_MASKED.match(_after_option(option, _BLANKS.sub("_", argument)))
+    return whole[0] if whole is not None else clean_text(_after_option(option, argument), MAX_ARGUMENT_CHARS)
+
+
+def _after_option(option: str, argument: str) -> str:
+    """The argument, masked as what follows that option."""
+    if not option:
+        return clean_text(argument, MAX_ARGUMENT_CHARS)
+    return clean_text(f"{option} {argument}", MAX_ARGUMENT_CHARS + _OPTION_CHARS).partition(" ")[2]

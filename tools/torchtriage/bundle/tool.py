@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import shutil
 from collections import Counter
 from datetime import datetime, timezone
 from pathlib import Path
@@ -10,17 +12,18 @@ from typing import TYPE_CHECKING
 
 from torchtriage import __version__
 from torchtriage.artefacts.clean import clean_text
-from torchtriage.bundle.collect import Collected, at_most_one_interrupt, collect_node
+from torchtriage.bundle.collect import Collected, collect_node
 from torchtriage.bundle.files import write_new
 from torchtriage.bundle.folders import default_base, private_folder
 from torchtriage.bundle.host import host_name, require_linux
+from torchtriage.bundle.interrupts import at_most_one_interrupt
+from torchtriage.bundle.job_words import job_option
 from torchtriage.bundle.manifest import Job, Manifest
 from torchtriage.bundle.pack import ENDINGS, check_packed_name, pack
-from torchtriage.bundle.processes import NoJobError, choose, find_processes
+from torchtriage.bundle.processes import NothingRunsError, choose, find_processes
 from torchtriage.errors import BadCallError
-from torchtriage.flight.torch_version import installed_torch_version
 from torchtriage.report import CollectReport, NextCheck
-from torchtriage.wording import rank_words
+from torchtriage.wording import next_lines, pasteable, rank_words
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -70,47 +73,55 @@ def collect(
 
     Raises:
         BadCallError: no Linux, the output cannot be used, or several jobs run and none was chosen.
-        NoJobError: a pid that was named is not there.
+        NoJobError: a pid or the job that was named is not there.
     """
     require_linux()
     packed = Path(output) if output is not None and output.endswith(ENDINGS) else None
     if packed is not None:
         check_packed_name(packed)
+    everything = find_processes(pids=pids or ())
     try:
-        chosen = choose(find_processes(pids=pids or ()), pids=pids, job=job)
-    except NoJobError as error:
-        if pids:
-            raise
+        chosen = choose(everything, pids=pids, job=job)
+    except NothingRunsError as error:
         return CollectReport(tool="collect", status="nothing_found", summary=str(error))
     began = datetime.now(timezone.utc)
     host = host_name()
     root = _bundle_folder(None if packed is not None else output, f"{host}-{began:%Y%m%d-%H%M%S}")
     folder = root / host
     folder.mkdir(mode=0o700)
-    with at_most_one_interrupt() as no_more_interrupts:
-        found = collect_node(
-            chosen,
-            folder,
-            host=host,
-            native=native,
-            launcher=launcher,
-            force_ras=force_ras,
-            limits=limits,
-            progress=progress,
-        )
-        no_more_interrupts()
+    found = Collected(interrupted=True)
+    with at_most_one_interrupt() as interrupts:
+        with contextlib.suppress(KeyboardInterrupt):
+            found = collect_node(
+                chosen,
+                folder,
+                host=host,
+                native=native,
+                launcher=launcher,
+                force_ras=force_ras,
+                limits=limits,
+                progress=progress,
+            )
+            interrupts.no_more()
+        interrupts.no_more()
         manifest = Manifest(
             torchtriage_version=__version__,
-            torch_version=installed_torch_version(),
+            torch_version=found.versions.torch,
+            python_version=found.versions.python,
+            nccl_version=found.versions.nccl,
             time=began.isoformat(timespec="seconds"),
+            stopped_by=interrupts.by if found.interrupted else None,
             hosts=[host],
             job=_job(chosen),
             items=found.items,
         )
         write_new(root / MANIFEST, manifest.model_dump_json(indent=1).encode("utf-8"))
-    if packed is not None:
-        pack(root, packed)
-    return _report(chosen, found, str(packed or root), root)
+        report = _report(chosen, found, packed or root, root, everything, interrupts.by)
+        if packed is not None:
+            pack(root, packed)
+            # What was in it is in the file now; left there, bundles would fill the folder for temporary files.
+            shutil.rmtree(root, ignore_errors=True)
+    return report
 
 
 def _bundle_folder(output: str | None, name: str) -> Path:
@@ -118,7 +129,7 @@ def _bundle_folder(output: str | None, name: str) -> Path:
         return private_folder(default_base(BASE), name)
     folder = private_folder(Path(output))
     if any(folder.iterdir()):
-        raise BadCallError(f"{output} is not empty: name a new folder, so that nothing is mixed up")
+        raise BadCallError(f"{pasteable(output)} is not empty: name a new folder, so that nothing is mixed up")
     return folder
 
 
@@ -141,7 +152,14 @@ def _job(processes: Sequence[JobProcess]) -> Job:
     )
 
 
-def _report(processes: Sequence[JobProcess], found: Collected, bundle: str, root: Path) -> CollectReport:
+def _report(
+    processes: Sequence[JobProcess],
+    found: Collected,
+    bundle: Path,
+    root: Path,
+    everything: Sequence[JobProcess],
+    stopped_by: str | None,
+) -> CollectReport:
     failed = [item for item in found.items if not item.ok]
     ranks = sorted({p.rank for p in processes if p.role == "rank" and p.rank is not None})
     n_ranks = sum(p.role == "rank" for p in processes)
@@ -149,23 +167,39 @@ def _report(processes: Sequence[JobProcess], found: Collected, bundle: str, root
     lacking = found.interrupted or bool(unread)
     gaps = [_failure(item) for item in failed]
     if found.interrupted:
-        gaps.insert(0, "interrupted: what was taken until then is in the bundle")
-    if 0 < (world := _job(processes).world_size or 0) != n_ranks:
-        gaps.append(f"{n_ranks} of the job's {world} ranks run on this node; the others have to be collected there")
+        by = f" by {stopped_by}" if stopped_by is not None else ""
+        gaps.insert(0, f"interrupted{by}: what was taken until then is in the bundle")
+    gaps += _other_ranks(processes, everything)
     who = rank_words(ranks) if ranks else f"{n_ranks} process{'es' if n_ranks != 1 else ''}"
     n_files = sum(item.ok and bool(item.path) for item in found.items)
     return CollectReport(
         tool="collect",
         status="partial" if lacking else "collected",
-        summary=f"{who} looked at; {n_files} files in {clean_text(bundle, 300)}",
+        summary=f"{who} looked at; {n_files} files in {pasteable(bundle)}",
         gaps=gaps,
-        bundle=bundle,
+        bundle=str(bundle),
         job=processes[0].job if processes else None,
         ranks=ranks,
         size_bytes=_size_bytes(root),
         collected=dict(sorted(Counter(item.kind for item in found.items if item.ok and item.path).items())),
-        next_checks=[NextCheck(tool="triage", arguments={"paths": [bundle]}, why="one verdict from all of it")],
+        next_checks=[NextCheck(tool="triage", arguments={"paths": [str(bundle)]}, why="one verdict from all of it")],
     )
+
+
+def _other_ranks(processes: Sequence[JobProcess], everything: Sequence[JobProcess]) -> list[str]:
+    """Which ranks of the job were not looked at: some that run here, and some that do not."""
+    n_ranks = sum(p.role == "rank" for p in processes)
+    jobs = {p.job for p in processes}
+    n_here = max(n_ranks, sum(p.role == "rank" and p.job in jobs for p in everything))
+    gaps: list[str] = []
+    if n_ranks < n_here:
+        gaps.append(
+            f"{n_ranks} of the job's {n_here} ranks on this node looked at, as only some were named: "
+            f"{job_option(processes[0].job)} takes all"
+        )
+    if 0 < (world := _job(processes).world_size or 0) != n_here:
+        gaps.append(f"{n_here} of the job's {world} ranks run on this node; the others have to be collected there")
+    return gaps
 
 
 def _failure(item: Item) -> str:
@@ -191,6 +225,4 @@ def render(report: CollectReport) -> str:
     lines += [f"gap: {clean_text(gap, 300)}" for gap in report.gaps[:_SHOWN_FAILURES]]
     if len(report.gaps) > _SHOWN_FAILURES:
         lines.append(f"gap: and {len(report.gaps) - _SHOWN_FAILURES} more (manifest.json has all)")
-    if report.bundle is not None:
-        lines.append(f"next: torchtriage triage {clean_text(report.bundle, 300)}")
-    return "\n".join(lines)
+    return "\n".join([*lines, *next_lines(report.next_checks)])

@@ -38,6 +38,17 @@ class Signature:
     mtime_ns: int
 
 
+@dataclass(frozen=True)
+class Content:
+    """What was read of a file."""
+
+    data: bytes
+    """From its beginning on, as far as something was ever written there, and not more than was asked for."""
+    size: int
+    """Of the whole file as it says itself; a hole counts, though nothing was written there."""
+    mtime_ns: int
+
+
 def variables_of(pid: int, names: tuple[str, ...], proc: Path) -> dict[str, str]:
     """These variables as the process was started with them; what it set itself later is not seen."""
     data, _ = proc_files.each([f"{proc}/{pid}/environ"], _read_environ, _READ_S)
@@ -109,8 +120,10 @@ def signature_of(path: str) -> Signature | None:
     return Signature(status.st_ino, status.st_size, status.st_mtime_ns)
 
 
-def read_owned(path: str, uid: int, limit_bytes: int) -> tuple[bytes, Signature]:
-    """A regular file of the user ``uid``, at most ``limit_bytes`` of it.
+def read_owned(path: str, uid: int, limit_bytes: int) -> Content:
+    """A regular file of the user ``uid``, at most ``limit_bytes`` of it, up to its first hole.
+
+    A hole reads as zeros that nobody wrote, so that a file of no size on the disk could fill a bundle with them.
 
     Raises:
         NotTheJobsError: it is no regular file, or another user's.
@@ -123,8 +136,19 @@ def read_owned(path: str, uid: int, limit_bytes: int) -> tuple[bytes, Signature]
             raise NotTheJobsError("it is not a regular file")
         if status.st_uid != uid:
             raise NotTheJobsError(f"it belongs to uid {status.st_uid}, not to the job's user")
-        data = file.read(limit_bytes + 1)
-    return data[:limit_bytes], Signature(status.st_ino, len(data), status.st_mtime_ns)
+        data = file.read(min(limit_bytes, _first_hole(descriptor, status.st_size)))
+    return Content(data, max(len(data), status.st_size), status.st_mtime_ns)
+
+
+def _first_hole(descriptor: int, size: int) -> int:
+    """Where the first part of a file begins that was never written; its size, or more while it grows, without one."""
+    try:
+        at = os.lseek(descriptor, 0, os.SEEK_HOLE)
+    except OSError:  # this file system does not tell, or the file is empty
+        return size
+    finally:
+        os.lseek(descriptor, 0, os.SEEK_SET)
+    return at
 
 
 def write_to_fifo(path: str, uid: int, data: bytes) -> None:

@@ -13,7 +13,9 @@ import errno
 import os
 import pwd
 import re
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,10 +23,8 @@ from typing import TYPE_CHECKING
 from torchtriage.artefacts.clean import clean_text
 from torchtriage.bundle.files import path_in_bundle, write_new
 from torchtriage.bundle.manifest import Item
-from torchtriage.flight import job_files
-from torchtriage.flight.environment import check_environment
-from torchtriage.flight.prefix import OLDER_DEFAULT, PIPE_NAME, PREFIX_NAMES, default_prefixes
-from torchtriage.flight.torch_version import torch_version_of
+from torchtriage.flight import job_files, worker_server
+from torchtriage.flight.prefix import PIPE_NAME, PREFIX_NAMES, default_prefixes
 from torchtriage.ras.nccl_version import mapped_libraries
 
 if TYPE_CHECKING:
@@ -35,12 +35,19 @@ if TYPE_CHECKING:
 KIND = "flight_recorder"
 MAX_DUMP_BYTES = 128 << 20
 MAX_ALL_BYTES = 1 << 30
+SERVER_S = 4.0
+"""How long to wait for all worker servers together."""
+_SERVERS_AT_ONCE = 32
+_SERVED = {
+    worker_server.CPU: "ondemand_fr_trace_rank_",
+    worker_server.NCCL: "ondemand_nccl_trace_rank_",
+}
 _LOOK_S = 0.1
 _PIPE_NUMBER = re.compile(r"(?<!\d)(\d{1,6})\.pipe$")
 # What the name of a pipe says before the rank, for a pipe that a program named itself to be torch's beyond doubt.
 _TORCHS_PIPE = re.compile(r"nccl|flight|debug|torch|(?<![a-z])fr(?![a-z])", re.IGNORECASE)
 _CLOCK_SLACK_NS = 2 * 10**9
-_NAMES = (*PREFIX_NAMES, PIPE_NAME, "XDG_CACHE_HOME", "HOME")
+NAMES = (*PREFIX_NAMES, PIPE_NAME, worker_server.SOCKET_NAME, "XDG_CACHE_HOME", "HOME")
 # A whole dump ends like this: pickle's STOP, or the end of a JSON object.
 _ENDS = (b".", b"}", b"}\n")
 
@@ -60,6 +67,9 @@ class _Rank:
     items: list[Item] = field(default_factory=list[Item])
     before: dict[str, job_files.Signature | None] = field(default_factory=dict[str, "job_files.Signature | None"])
     asked: str | None = None
+    server: str | None = None
+    """The unix socket of its worker server, as the process names it."""
+    with_nccl: bool = False
     looks: dict[str, tuple[job_files.Signature, int]] = field(
         default_factory=dict[str, "tuple[job_files.Signature, int]"]
     )
@@ -73,8 +83,9 @@ def probe_flight(
     timeout_s: float = 8.0,
     proc: Path = Path("/proc"),
     sleep: Callable[[float], None] = time.sleep,
+    cancelled: threading.Event | None = None,
 ) -> list[Item]:
-    """Copy the dumps of a job's ranks to ``folder/flight/`` and ask those with a pipe for fresh ones.
+    """Copy the dumps of a job's ranks to ``folder/flight/`` and ask those with a pipe or a server for fresh ones.
 
     Args:
         processes: the job's processes on this node; only those with a rank are looked at.
@@ -83,6 +94,7 @@ def probe_flight(
         timeout_s: how long to wait for the fresh dumps of all ranks together; torch looks at its pipe every second.
         proc: where /proc lies.
         sleep: waits between two looks.
+        cancelled: set by another thread to end it before its time; nobody is asked then, or waited for.
 
     Returns:
         An item for each dump copied and each rank that could not be asked; one item, ``ok`` and without a path, when
@@ -93,55 +105,32 @@ def probe_flight(
     left_bytes = MAX_ALL_BYTES
     for rank in ranks:
         left_bytes -= _copy_present(rank, folder, host, left_bytes, proc)
-    for rank in ranks:
+        if cancelled is not None and cancelled.is_set():
+            break
+    stop = cancelled or threading.Event()
+    for rank in ranks if not stop.is_set() else ():
         if rank.doubtful:
             rank.items.append(_not_asked(rank, host))
         _ask(rank, host, proc)
-    _await([rank for rank in ranks if rank.asked is not None], folder, host, timeout_s, left_bytes, sleep)
+    asked = [rank for rank in ranks if rank.asked is not None]
+    left_bytes -= _ask_servers(ranks, folder, host, left_bytes, stop, proc)
+    _await(asked, folder, host, timeout_s, left_bytes, sleep, stop)
     items = [item for rank in ranks for item in rank.items]
-    if ranks and not items:
+    if ranks and not items and not stop.is_set():
         items.append(
             Item(
                 path="", kind=KIND, host=host, ok=True, redacted=False,
                 reason="no rank has written a dump or has a pipe to be asked through: start the job with "
-                f"{PIPE_NAME} set to a file prefix to have dumps on demand",
+                f"{PIPE_NAME} set to a file prefix to have dumps on demand; with gloo, in torch's worker_main() with "
+                f"{worker_server.SOCKET_NAME} set",
             )
         )  # fmt: skip
     return items
 
 
-def environment_of_job(process: JobProcess, *, proc: Path = Path("/proc")) -> list[str]:
-    """What :func:`check_environment` says of a running process: will its flight recorder record, and where."""
-    environment = dict(process.environment)
-    variables = job_files.variables_of(process.pid, _NAMES, proc)
-    environment.update({name: variables[name] for name in (*PREFIX_NAMES, PIPE_NAME) if name in variables})
-    uses_nccl = bool(mapped_libraries(process.pid, proc))
-    version = torch_version_of(process.pid, proc)
-    sentences = check_environment(
-        environment,
-        version,
-        uid=process.uid,
-        root=None if _sees_what_we_see(process.pid, proc) else proc / str(process.pid) / "root",
-        backend=None if uses_nccl or version is None else "gloo",
-    )
-    prefixes, configured = _prefixes(process, variables)
-    number = "<rank>" if process.rank is None else str(process.rank)
-    where = clean_text(prefixes[0] + number, 200)
-    if not configured:
-        where += f" (in older releases to {OLDER_DEFAULT}{number})"
-    return [*sentences, f"Remark: this process's dumps go to {where}, if the program itself sets no other prefix."]
-
-
-def _sees_what_we_see(pid: int, proc: Path) -> bool:
-    try:
-        return job_files.as_seen_here("/", pid, proc) == "/"
-    except OSError:
-        return True
-
-
 def _look_up(process: JobProcess, proc: Path) -> _Rank | None:
-    variables = job_files.variables_of(process.pid, _NAMES, proc)
-    prefixes, configured = _prefixes(process, variables)
+    variables = job_files.variables_of(process.pid, NAMES, proc)
+    prefixes, configured = prefixes_of(process, variables)
     stem = job_files.first_set(variables, process.environment, PIPE_NAME)
     held = job_files.open_fifos_of(process.pid, proc)
     # A program may have pipes of its own, and what is written there could make it do anything.
@@ -159,7 +148,10 @@ def _look_up(process: JobProcess, proc: Path) -> _Rank | None:
     for prefix in dict.fromkeys(prefixes):
         with contextlib.suppress(OSError, ValueError):
             files.append(job_files.as_seen_here(f"{prefix}{rank}", process.pid, proc))
-    return _Rank(process, rank, pipes, list(dict.fromkeys(files)), configured, doubtful)
+    found = _Rank(process, rank, pipes, list(dict.fromkeys(files)), configured, doubtful)
+    found.server = variables.get(worker_server.SOCKET_NAME) or None
+    found.with_nccl = found.server is not None and bool(mapped_libraries(process.pid, proc))
+    return found
 
 
 def _is_torchs(pipe: str) -> bool:
@@ -187,7 +179,7 @@ def _rank_by_pipes(held: Sequence[str], stem: str | None) -> int | None:
     return found.pop() if len(found) == 1 else None
 
 
-def _prefixes(process: JobProcess, variables: dict[str, str]) -> tuple[list[str], bool]:
+def prefixes_of(process: JobProcess, variables: dict[str, str]) -> tuple[list[str], bool]:
     """(prefixes of dumps, likeliest first; whether the job's variables give one)."""
     named = [v for n in PREFIX_NAMES if (v := job_files.first_set(variables, process.environment, n)) is not None]
     try:
@@ -207,20 +199,21 @@ def _copy_present(rank: _Rank, folder: Path, host: str, left_bytes: int, proc: P
             continue
         limit_bytes = min(MAX_DUMP_BYTES, left_bytes - taken)
         if started_ns is None or before.mtime_ns >= started_ns - _CLOCK_SLACK_NS:
-            item = _copy(rank, path, folder, _name("nccl_trace_rank_", rank.rank, number), host, limit_bytes)
+            name = _name("nccl_trace_rank_", rank.rank, number)
+            item, n_bytes = _copy(rank, path, folder, name, host, limit_bytes)
         elif rank.pipes:
             # A dump of an earlier run must not speak for a rank of this one, and a fresh dump will overwrite it: it is
             # saved in a form that is not taken for a dump.
             name = _name("earlier_run_rank_", rank.rank, number) + ".bz2"
-            item = _copy(rank, path, folder, name, host, limit_bytes, pack=bz2.compress)
+            item, n_bytes = _copy(rank, path, folder, name, host, limit_bytes, pack=bz2.compress)
             item.reason = item.reason or _EARLIER
         elif rank.configured and number == 0:
-            item = _item(rank, host, ["cp", clean_text(path)], ok=True)
+            item, n_bytes = _item(rank, host, ["cp", clean_text(path)], ok=True), 0
             item.reason = f"{_EARLIER}; it was left where it lies: {clean_text(path)}"
         else:
             continue
         rank.items.append(item)
-        taken += before.size if item.ok and item.path else 0
+        taken += n_bytes
     return taken
 
 
@@ -254,30 +247,36 @@ def _copy(
     host: str,
     limit_bytes: int,
     pack: Callable[[bytes], bytes] = bytes,
-) -> Item:
+) -> tuple[Item, int]:
+    """(what came of it, how many bytes were read)."""
     command = ["cp", "--preserve=timestamps", clean_text(path), path_in_bundle(folder, name)]
     item = _item(rank, host, command, ok=False)
+    limit_bytes = max(0, limit_bytes)
     try:
-        data, signature = job_files.read_owned(path, rank.process.uid, max(0, limit_bytes))
+        content = job_files.read_owned(path, rank.process.uid, limit_bytes)
     except job_files.NotTheJobsError as error:
         item.error, item.reason = str(error), "what lies where this rank's dump should be was not opened"
-        return item
+        return item, 0
     except OSError as error:
         item.error = clean_text(error.strerror or str(error))
         item.reason = "run the collector as the job's user or as root, on the node of the job"
         if error.errno == errno.ELOOP:
             item.reason = "a link lies where this rank's dump should be; links are not followed"
-        return item
+        return item, 0
     try:
-        write_new(folder / name, pack(data), mtime_ns=signature.mtime_ns)
+        write_new(folder / name, pack(content.data), mtime_ns=content.mtime_ns)
     except OSError as error:
         item.error, item.reason = clean_text(str(error)), "the dump could not be written to the bundle"
-        return item
+        return item, len(content.data)
     item.path, item.ok = path_in_bundle(folder, name), True
-    if signature.size > len(data):
+    n_kept = len(content.data)
+    if content.size > n_kept >= limit_bytes:
         item.ok, item.error = False, f"the dump is larger than {limit_bytes} bytes"
         item.reason = "only its beginning was kept"
-    return item
+    elif content.size > n_kept:
+        item.ok, item.error = False, f"of its {content.size} bytes those from {n_kept} on were never written"
+        item.reason = "what is before that hole was kept; whoever wrote it was cut off, or it is no dump"
+    return item, n_kept
 
 
 def _ask(rank: _Rank, host: str, proc: Path) -> None:
@@ -317,13 +316,86 @@ def _no_dump(rank: _Rank, host: str, pipe: str, error: str, reason: str) -> Item
     return item
 
 
+def _ask_servers(
+    ranks: Sequence[_Rank], folder: Path, host: str, left_bytes: int, stop: threading.Event, proc: Path
+) -> int:
+    """Ask the worker servers, and write down what they hold; the number of bytes taken.
+
+    One record of a rank counts, and records of NCCL and of the CPU's backends cannot be compared: the CPU's are asked
+    for only where no rank of the job has one of NCCL.
+    """
+    served = [rank for rank in ranks if rank.server is not None]
+    taken = 0
+    # A pipe gives the same record of NCCL.
+    if with_nccl := [rank for rank in served if rank.with_nccl and rank.asked is None]:
+        taken = _ask_of(worker_server.NCCL, with_nccl, folder, host, left_bytes, stop, proc)
+    others = any(rank.asked is not None or any(item.ok and item.path for item in rank.items) for rank in ranks)
+    if served and not others:
+        taken += _ask_of(worker_server.CPU, served, folder, host, left_bytes - taken, stop, proc)
+    return taken
+
+
+def _ask_of(
+    handler: str,
+    ranks: Sequence[_Rank],
+    folder: Path,
+    host: str,
+    left_bytes: int,
+    stop: threading.Event,
+    proc: Path,
+) -> int:
+    """Put one question to all these ranks at a time; the number of bytes taken."""
+    deadline = time.monotonic() + SERVER_S
+    limit_bytes = max(0, min(MAX_DUMP_BYTES, left_bytes // len(ranks)))
+
+    def ask(rank: _Rank) -> worker_server.Answer:
+        try:
+            at = job_files.as_seen_here(rank.server or "", rank.process.pid, proc)
+        except OSError as error:
+            said = clean_text(error.strerror or str(error))
+            return worker_server.Answer(error=said, reason="where its socket is cannot be told")
+        return worker_server.ask(
+            at, handler, pid=rank.process.pid, uid=rank.process.uid, deadline=deadline, limit_bytes=limit_bytes,
+            stop=stop,
+        )  # fmt: skip
+
+    taken = 0
+    with ThreadPoolExecutor(min(len(ranks), _SERVERS_AT_ONCE)) as pool:
+        for rank, answer in zip(ranks, pool.map(ask, ranks), strict=True):
+            item = _item(rank, host, worker_server.command_of(rank.server or "", handler), ok=answer.error is None)
+            item.error, item.reason = answer.error, answer.reason
+            rank.items.append(item)
+            if not answer.has_calls:
+                item.reason = answer.reason or "the record holds no call, so that it was not kept"
+                continue
+            name = _name(_SERVED[handler], rank.rank, 0)
+            try:
+                write_new(folder / name, answer.data)
+            except OSError as error:
+                item.ok, item.error, item.reason = (
+                    False,
+                    clean_text(str(error)),
+                    "it could not be written to the bundle",
+                )
+                continue
+            item.path = path_in_bundle(folder, name)
+            taken += len(answer.data)
+    return taken
+
+
 def _await(
-    ranks: list[_Rank], folder: Path, host: str, timeout_s: float, left_bytes: int, sleep: Callable[[float], None]
+    ranks: list[_Rank],
+    folder: Path,
+    host: str,
+    timeout_s: float,
+    left_bytes: int,
+    sleep: Callable[[float], None],
+    stop: threading.Event,
 ) -> None:
     """Take each fresh dump once it is whole and has stopped growing."""
     deadline = time.monotonic() + timeout_s
     while ranks:
-        late = time.monotonic() >= deadline
+        late = time.monotonic() >= deadline or stop.is_set()
         waiting: list[_Rank] = []
         for rank in ranks:
             fresh = _fresh(rank, even_if_cut=late)
@@ -332,9 +404,9 @@ def _await(
                 continue
             path, whole = fresh
             name = _name("ondemand_nccl_trace_rank_", rank.rank, 0)
-            item = _copy(rank, path, folder, name, host, min(MAX_DUMP_BYTES, left_bytes))
+            item, n_bytes = _copy(rank, path, folder, name, host, min(MAX_DUMP_BYTES, left_bytes))
             item.command = ["tee", clean_text(rank.asked or "")]
-            left_bytes -= rank.looks[path][0].size
+            left_bytes -= n_bytes
             if item.ok and not whole:
                 item.ok, item.error = False, "the dump was still being written when time was up"
                 item.reason = "what was there of it was kept"
@@ -344,8 +416,9 @@ def _await(
             break
         if ranks:
             sleep(_LOOK_S)
+    reason = "the collector was stopped while it waited for the dump" if stop.is_set() else _NO_ANSWER
     for rank in ranks:
-        rank.items.append(_no_dump(rank, host, rank.asked or "", "no dump came", _NO_ANSWER))
+        rank.items.append(_no_dump(rank, host, rank.asked or "", "no dump came", reason))
 
 
 def _fresh(rank: _Rank, *, even_if_cut: bool) -> tuple[str, bool] | None:

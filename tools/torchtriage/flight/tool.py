@@ -11,11 +11,11 @@ from torchtriage.artefacts.identity import identities_of_dumps
 from torchtriage.artefacts.inputs import open_inputs, path_names
 from torchtriage.artefacts.isolate import read_isolated
 from torchtriage.flight.analyze import FlightFindings, analyze
-from torchtriage.flight.environment import check_environment
+from torchtriage.flight.environment import Checked, check_environment
 from torchtriage.flight.model import RankDump
 from torchtriage.flight.torch_version import installed_torch_version
 from torchtriage.report import Culprits, FlightReport, NextCheck
-from torchtriage.wording import rank_words, some
+from torchtriage.wording import next_lines, rank_words, some
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -77,19 +77,18 @@ def analyze_flight_recorder(
 
     Returns:
         ``fault``: a rank is named or calls do not fit together; ``in_step``: all ranks of all groups agree, and
-        nothing is unfinished or ranks went on while they were dumped; ``inconclusive``: too little to say either.
+        nothing is unfinished or ranks went on while they were dumped; ``inconclusive``: too little to say either. With
+        ``check_env`` and no paths it is the environments' state: ``fault`` when no dump will be written, ``in_step``
+        when the recorder records and will dump, ``inconclusive`` when that cannot be told.
 
     Raises:
         InputNotFoundError, OutsideRootsError: see :func:`torchtriage.artefacts.inputs.open_inputs`.
         NoJobError: a pid is not there.
     """
-    remarks = _remarks(pids) if check_env else []
+    checked = _checked(pids) if check_env else {}
+    remarks = [f"{whose}{said}" for whose, one in checked.items() for said in one.sentences]
     if check_env and not paths:
-        whose = "This environment" if not pids else f"The environment of pid {', '.join(map(str, pids))}"
-        n_faults = sum("Remark: " not in remark and "Nothing in the environment" not in remark for remark in remarks)
-        what = f"{n_faults} thing(s) to change" if n_faults else "nothing that keeps the flight recorder from its work"
-        summary = f"{whose}: {what}"
-        return FlightReport(tool="analyze_flight_recorder", status="inconclusive", summary=summary, environment=remarks)
+        return _of_environment(checked, pids, remarks)
     with open_inputs(paths, roots) as inputs:
         gaps = [*inputs.gaps, *inputs.unopened(), *_only_named_like_dumps(inputs)]
         outcomes = read_isolated("flight", inputs.of("flight_recorder"), progress)
@@ -118,19 +117,43 @@ def analyze_flight_recorder(
     )
 
 
-def _remarks(pids: Sequence[int] | None) -> list[str]:
-    """What :func:`check_environment` says of this process, or of running ones.
+def _checked(pids: Sequence[int] | None) -> dict[str, Checked]:
+    """What :func:`check_environment` says of this process, or of running ones: by whom it is said.
 
     Raises:
         NoJobError: a pid is not there.
     """
     if not pids:
-        return check_environment(os.environ, installed_torch_version())
-    from torchtriage.bundle.processes import choose, find_processes
-    from torchtriage.flight.probe import environment_of_job
+        return {"": check_environment(os.environ, installed_torch_version())}
+    from torchtriage.bundle.processes import find_processes, named
+    from torchtriage.flight.job_environment import environment_of_job
 
-    named = [one for one in choose(find_processes(pids=pids), pids=pids) if one.pid in set(pids)]
-    return [f"pid {one.pid}: {remark}" for one in named for remark in environment_of_job(one)]
+    found = [one for one in named(find_processes(pids=pids), pids) if one.pid in set(pids)]
+    return {f"pid {one.pid}: ": environment_of_job(one) for one in found}
+
+
+def _of_environment(checked: Mapping[str, Checked], pids: Sequence[int] | None, remarks: list[str]) -> FlightReport:
+    """The report when only environments were looked at: whether dumps can be expected, nothing of the ranks' calls."""
+    expected = [one.dumps for one in checked.values()]
+    n_faults = sum(len(one.faults) for one in checked.values())
+    status: Status = "fault" if False in expected else "inconclusive" if None in expected else "in_step"
+    change = f"{n_faults} thing{'s' if n_faults > 1 else ''} to change"
+    if status == "fault":
+        what = f"the flight recorder will write no dump; {change}"
+    elif status == "inconclusive":
+        what = (
+            f"the flight recorder may write no dump; {change}" if n_faults else "nothing is known of a flight recorder"
+        )
+    else:
+        what = "the flight recorder records and will dump" + (f"; {change}" if n_faults else "")
+    whose = "This environment" if not pids else f"The environment of pid {', '.join(map(str, pids[:8]))}"
+    return FlightReport(
+        tool="analyze_flight_recorder",
+        status=status,
+        summary=f"{whose}: {what}",
+        gaps=["only environments were looked at: no dump was compared, which says nothing of the ranks' calls"],
+        environment=remarks,
+    )
 
 
 def rank_dumps(outcomes: Sequence[Outcome]) -> list[RankDump]:
@@ -283,5 +306,5 @@ def render(report: FlightReport) -> str:
     if len(report.gaps) > 4:
         lines.append(f"gap: {len(report.gaps) - 4} more")
     lines += [f"environment: {clean_text(sentence, 200)}" for sentence in report.environment]
-    lines += [f"next: {check.tool}: {clean_text(check.why, 200)}" for check in report.next_checks[:3]]
+    lines += next_lines(report.next_checks[:3])
     return "\n".join(lines)

@@ -1,9 +1,14 @@
-"""Which torch is installed here or loaded by a process, told from names; torch is never imported."""
+"""Which torch is installed here or loaded by a process, told from names and from its ``version.py`` as text.
+
+torch is never imported. Of a process's files only a regular one is read that root, the process's user or this one owns.
+"""
 
 from __future__ import annotations
 
 import importlib.metadata
+import os
 import re
+import stat
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
@@ -17,6 +22,12 @@ _DIST_INFO = re.compile(r"torch-(\d{1,4}\.\d{1,4}[\w.+]{0,60})\.dist-info$")
 _MAX_MAPS_BYTES = 16 << 20
 _MAX_FOLDERS = 8
 _MAX_ENTRIES = 20_000
+# A build from source has no dist-info beside it.
+_VERSION_FILE = "torch/version.py"
+_VERSION = re.compile(
+    r"""^__version__\s{0,4}(?::\s{0,4}\w{1,20}\s{0,4})?=\s{0,4}['"](\d{1,4}\.\d{1,4}[\w.+]{0,60})['"]""", re.MULTILINE
+)
+_MAX_VERSION_BYTES = 8192
 _READ_S = 1.0
 
 
@@ -28,18 +39,58 @@ def installed_torch_version() -> str | None:
         return None
 
 
-def torch_version_of(pid: int, proc: Path = Path("/proc")) -> str | None:
-    """The version of the torch that a process has loaded, from the name of the ``dist-info`` folder beside it."""
-    texts, _ = each([f"{proc}/{pid}/maps"], lambda path: read_text(path, _MAX_MAPS_BYTES), _READ_S)
-    text = next(iter(texts.values()), None)
-    folders = list(dict.fromkeys(_LIBRARY.findall(text or "")))[:_MAX_FOLDERS]
+def torch_version_of(pid: int, proc: Path = Path("/proc"), *, uid: int | None = None) -> str | None:
+    """The version of the torch that a process has loaded; None when it has none, or what lies beside it tells none.
+
+    It is in the name of the ``dist-info`` folder beside the package, else in the package's ``version.py``.
+
+    Args:
+        pid: the process.
+        proc: where the process file system is mounted.
+        uid: the process's user.
+    """
+    folders = _folders_of(_maps_of(pid, proc) or "")
     versions = {
-        found[1]
+        version
         for folder in folders
-        for name in _names(proc / str(pid) / "root" / str(PurePosixPath(folder)).lstrip("/"))
-        if (found := _DIST_INFO.fullmatch(name)) is not None
+        if (version := _version_in(proc / str(pid) / "root" / str(PurePosixPath(folder)).lstrip("/"), uid)) is not None
     }
     return versions.pop() if len(versions) == 1 else None
+
+
+def has_torch(pid: int, proc: Path = Path("/proc")) -> bool | None:
+    """Whether a process has a libtorch mapped; None when that cannot be seen."""
+    text = _maps_of(pid, proc)
+    return bool(_folders_of(text)) or "/libtorch" in text if text else None
+
+
+def _maps_of(pid: int, proc: Path) -> str | None:
+    texts, _ = each([f"{proc}/{pid}/maps"], lambda path: read_text(path, _MAX_MAPS_BYTES), _READ_S)
+    return next(iter(texts.values()), None)
+
+
+def _folders_of(maps: str) -> list[str]:
+    return list(dict.fromkeys(_LIBRARY.findall(maps)))[:_MAX_FOLDERS]
+
+
+def _version_in(folder: Path, uid: int | None) -> str | None:
+    named = {found[1] for name in _names(folder) if (found := _DIST_INFO.fullmatch(name)) is not None}
+    if named:
+        return named.pop() if len(named) == 1 else None
+    found = _VERSION.search(_owned_text(folder / _VERSION_FILE, {0, os.geteuid(), uid}))
+    return found[1] if found is not None else None
+
+
+def _owned_text(path: Path, owners: set[int | None]) -> str:
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return ""
+    with os.fdopen(descriptor, "rb") as file:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode) or status.st_uid not in owners:
+            return ""
+        return file.read(_MAX_VERSION_BYTES).decode("utf-8", errors="replace")
 
 
 def release_of(version: str | None) -> tuple[int, int] | None:
