@@ -43,6 +43,7 @@ def test_the_rank_that_loads_data_while_all_others_wait_is_the_culprit() -> None
         "where": "step (train.py:49)",
         "certain": True,
         "why": "waits for the DataLoader",
+        "pids": [101],
     }
     assert waiting.facts["peers_waiting"] is False
     assert len(waiting.evidence) == 3
@@ -81,6 +82,14 @@ def test_when_more_ranks_act_than_wait_nobody_stands_out() -> None:
     assert judge(WAIT, LOAD, LOAD).culprit_ranks == []
 
 
+def test_ranks_that_one_line_called_into_different_functions_have_the_same_caller() -> None:
+    for line, same in ((80, True), (81, False)):
+        here = [*BARRIER, "for_data (train.py:60)", "both (train.py:80)", *USER[1:]]
+        there = [*BARRIER, "for_experts (train.py:70)", f"both (train.py:{line})", *USER[1:]]
+        found = signal(judge(here, here, there), "stacks.different_place")
+        assert (found.scope.ranks, found.facts["same_caller"]) == ([2], same)
+
+
 def test_a_waiting_rank_at_another_place_is_named_against_the_majority() -> None:
     other = [*BARRIER, "save (train.py:70)", *USER[1:]]
     findings = judge(WAIT, WAIT, other, WAIT)
@@ -88,6 +97,7 @@ def test_a_waiting_rank_at_another_place_is_named_against_the_majority() -> None
     assert found.scope.ranks == [2]
     assert found.facts == {
         "where": "save (train.py:70)", "majority_where": "step (train.py:50)", "n_places": 2, "by_rank_zero": False,
+        "same_caller": True,
     }  # fmt: skip
     assert found.evidence[0].quote == "save (train.py:70)"
     assert signal(findings, "stacks.in_collective").facts["in_collective_call"] == "barrier"

@@ -27,6 +27,7 @@ from stacks.live_processes import (
 from torchtriage.stacks import guard as guard_script
 from torchtriage.stacks.attach import Guard, find_py_spy, look_at, run_guarded
 from torchtriage.stacks.obstacles import obstacle
+from torchtriage.stacks.refusals import in_one_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -171,7 +172,11 @@ def test_what_is_not_python_is_said_to_be_none(guard: Guard) -> None:
         assert within(5, lambda: Path(f"/proc/{other.pid}/exe").readlink().name != Path(sys.executable).resolve().name)
         seen = look(other.pid, guard)
         assert seen.output is None
-        assert seen.reason == f"{Path(f'/proc/{other.pid}/exe').readlink().name} is not Python"
+        name = Path(f"/proc/{other.pid}/exe").readlink().name
+        assert (
+            seen.reason == f"{name} is not Python, and only Python can be dumped: give the pid of a rank's own process"
+        )
+        assert seen.error == "Error: Failed to find python version from target process"
     finally:
         other.kill()
         other.wait()
@@ -283,3 +288,35 @@ def _runs(cmdline: Path, program: str) -> bool:
         return program.encode() in cmdline.read_bytes()
     except OSError:
         return False
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (
+            "Error: Failed to suspend process\n\nCaused by:\n    EPERM: Operation not permitted\n\nStack backtrace:\n"
+            "   0: anyhow::error::<impl anyhow::Error>::msg\n   1: py_spy::main\n",
+            "Failed to suspend process: EPERM: Operation not permitted",
+        ),
+        (
+            "Error: Failed to read\n\nCaused by:\n    0: the maps\n    1: No such process\n",
+            "Failed to read: the maps: No such process",
+        ),
+        (
+            "Error: Failed to find python version from target process\n\nStack backtrace:\n   0: main\n",
+            "py-spy finds no Python in it",
+        ),
+        ("no answer within 10 s", "no answer within 10 s"),
+    ],
+)
+def test_what_py_spy_says_is_told_in_one_line_without_its_backtrace(error: str, told: str) -> None:
+    assert in_one_line(error) == told
+
+
+def test_a_backtrace_of_the_dumper_is_kept_nowhere(guard: Guard, tmp_path: Path) -> None:
+    program = tmp_path / "py-spy"
+    program.write_text(
+        "#!/bin/sh\nprintf 'Error: no\\n\\nStack backtrace:\\n   0: main\\n' >&2; exit 1\n", encoding="utf-8"
+    )
+    program.chmod(0o700)
+    assert run_guarded([str(program)], os.getpid(), guard, timeout_s=60).error == "Error: no"

@@ -12,7 +12,7 @@ from stacks.live_processes import SLEEPER, WORKER, Process, need_ptrace, running
 from torchtriage.errors import UnreadableError
 from torchtriage.stacks import profiles
 from torchtriage.stacks.flamegraph import masked_recording, record_processes
-from torchtriage.stacks.profiles import Profile, compare_ranks, read_flamegraph, summarise
+from torchtriage.stacks.profiles import Comparison, Profile, compare_ranks, read_flamegraph, summarise
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -31,10 +31,10 @@ def picture(folder: Path, *boxes: str) -> Path:
     return path
 
 
-def profile(**shares: int) -> Profile:
-    made = Profile(samples=100)
-    made.total.update(shares)
-    made.own.update(shares)
+def profile(samples: int = 1000, **percent: int) -> Profile:
+    made = Profile(samples=samples)
+    made.total.update({name: samples * share // 100 for name, share in percent.items()})
+    made.own.update(made.total)
     return made
 
 
@@ -57,9 +57,9 @@ def test_ranks_are_recorded_together_and_the_one_that_does_something_else_is_tol
         for (rank, each), item in zip(read, pictures, strict=True)
     ]
     assert hottest == ["squares (<string>)", "squares (<string>)", "sums (<string>)"]
-    differences = compare_ranks(read)
-    assert {(each.rank, each.function) for each in differences} >= {(2, "squares (<string>)"), (2, "sums (<string>)")}
-    assert not [each for each in differences if each.rank != 2 and abs(each.share - each.others_share) > 0.5]
+    compared = compare_ranks(read)
+    assert compared.ranks == [0, 1, 2]
+    assert {(each.rank, each.function) for each in compared.differences} == {(2, "sums (<string>)")}
 
 
 def test_a_rank_that_waits_gives_samples_only_with_idle_threads(tmp_path: Path) -> None:
@@ -119,27 +119,69 @@ def test_a_function_that_calls_itself_counts_once_in_its_total(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("n", [2, 3, 7])
-def test_only_the_odd_one_of_three_or_more_ranks_differs(n: int) -> None:
+def test_only_what_the_odd_one_of_three_or_more_ranks_does_more_is_told(n: int) -> None:
     ranks = [(rank, profile(load=5, step=90)) for rank in range(n)] + [(n, profile(load=60, step=35))]
-    assert [(each.rank, each.function, each.share, each.others_share) for each in compare_ranks(ranks)] == [
-        (n, "load", 0.6, 0.05),
-        (n, "step", 0.35, 0.9),
+    compared = compare_ranks(ranks)
+    assert (compared.ranks, compared.left_out) == ([*range(n + 1)], [])
+    assert [(each.rank, each.function, each.share, each.others_share) for each in compared.differences] == [
+        (n, "load", 0.6, 0.05)
     ]
 
 
-def test_of_two_ranks_each_differs_from_the_other() -> None:
-    found = compare_ranks([(0, profile(load=5)), (1, profile(load=60))])
-    assert [(each.rank, each.share, each.others_share) for each in found] == [(0, 0.05, 0.6), (1, 0.6, 0.05)]
+def test_of_two_ranks_each_has_what_it_does_more_than_the_other() -> None:
+    found = compare_ranks([(0, profile(load=5, step=95)), (1, profile(load=60, step=40))]).differences
+    assert [(each.rank, each.function, each.share, each.others_share) for each in found] == [
+        (0, "step", 0.95, 0.4),
+        (1, "load", 0.6, 0.05),
+    ]
+
+
+def test_of_a_function_and_its_callers_the_innermost_is_told_first() -> None:
+    calm, busy = profile(step=90), profile(main=99, step=98, augment=97)
+    busy.own.clear()
+    busy.own.update(augment=960, step=10, main=10)
+    found = compare_ranks([(0, calm), (1, calm), (2, calm), (3, busy)]).differences
+    assert [each.function for each in found] == ["augment", "main"]
 
 
 def test_ranks_that_do_the_same_differ_in_nothing() -> None:
-    assert compare_ranks([(0, profile(step=90)), (1, profile(step=85)), (2, profile(step=92))]) == []
+    ranks = [(0, profile(step=90)), (1, profile(step=85)), (2, profile(step=92))]
+    assert compare_ranks(ranks) == Comparison(ranks=[0, 1, 2], left_out=[])
+
+
+@pytest.mark.parametrize(("samples", "told"), [(150, False), (3000, True)])
+def test_a_difference_that_few_samples_give_by_chance_is_none(samples: int, told: bool) -> None:
+    ranks = [(rank, profile(samples, load=30)) for rank in range(3)] + [(3, profile(samples, load=55))]
+    assert bool(compare_ranks(ranks).differences) is told
+
+
+def test_a_rank_at_the_end_of_a_wide_range_does_not_stand_out() -> None:
+    shares = (10, 25, 40, 55, 70)
+    assert not compare_ranks([(rank, profile(load=share)) for rank, share in enumerate(shares)]).differences
 
 
 def test_one_rank_or_few_samples_are_not_compared() -> None:
-    few = Profile(samples=5)
-    few.total["step"] = 5
-    assert compare_ranks([(0, profile(load=60)), (1, few)]) == []
+    few = profile(60, step=100)
+    assert compare_ranks([(0, profile(load=60)), (1, few)]) == Comparison(ranks=[], left_out=[1])
+    assert compare_ranks([(0, profile(load=60))]) == Comparison(ranks=[], left_out=[])
+
+
+def test_addresses_without_a_symbol_are_one_function_of_their_library(tmp_path: Path) -> None:
+    read = read_flamegraph(
+        picture(
+            tmp_path,
+            box("all", 0, 0, 100),
+            box("0x7f71406a3f16 (libc.so.6)", 1, 0, 60),
+            box("0x7f71406a3f14 (libc.so.6)", 2, 0, 10),
+            box("0x7f0000000001 (libfoo.so)", 1, 60, 30),
+            box("0xdeadbeef", 1, 90, 10),
+        )
+    )
+    assert read.total == {
+        "code without symbols (libc.so.6)": 60,
+        "code without symbols (libfoo.so)": 30,
+        "code without symbols": 10,
+    }
 
 
 @pytest.mark.parametrize("content", ["", "<svg></svg>", "<title>f (1 samples, 1%)</title>", "\0" * 1000])

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from stacks.live_processes import SLEEPER, WORKER, need_ptrace, running, state
-from torchtriage.bundle.processes import NoJobError
+from stacks.test_flamegraph import box
+from torchtriage.bundle.manifest import Item
+from torchtriage.bundle.processes import JobProcess, NoJobError
 from torchtriage.cli import main
 from torchtriage.errors import BadCallError
 from torchtriage.report import FlamegraphReport, ProfileDifference
 from torchtriage.stacks import flamegraph
 from torchtriage.stacks.live import dump_live, record_flamegraph, render_flamegraph
 from torchtriage.stacks.tool import dump_stacks
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 GONE = 4194305
 
@@ -38,11 +44,11 @@ def test_what_could_not_be_dumped_is_told_with_what_the_kernel_says(
 ) -> None:
     monkeypatch.setattr("torchtriage.stacks.probe.find_py_spy", lambda: "/bin/false")
     with running(SLEEPER, "0") as process:
-        _, failures = dump_live([process.pid], None, native=False, output_dir=str(tmp_path / "dumps"))
-    assert failures
-    assert f"pid {process.pid}" in failures[0]
-    assert "/proc says: state S" in failures[0]
-    assert "of CPU time" in failures[0]
+        dumped = dump_live([process.pid], None, native=False, output_dir=str(tmp_path / "dumps"))
+    assert len(dumped.failures) == 1  # not once for each look
+    assert f"pid {process.pid}" in dumped.failures[0]
+    assert "/proc says: state S" in dumped.failures[0]
+    assert "of CPU time" in dumped.failures[0]
 
 
 def test_recorded_dumps_and_running_processes_do_not_go_together(tmp_path: Path) -> None:
@@ -76,6 +82,53 @@ def test_durations_and_rates_out_of_range_are_refused(tmp_path: Path, duration: 
     assert not (tmp_path / "p").exists()
 
 
+@pytest.mark.parametrize(
+    ("samples", "comparison", "words"),
+    [
+        ((400, 400, 400), "even", "; no frame stands out between the ranks"),
+        ((400, 400, 30), "even", "between the ranks; rank 2 waited: too few samples to compare"),
+        ((30, 400, 30), "not_compared", "; ranks 0, 2 waited: too few samples to compare"),
+    ],
+)
+def test_a_comparison_without_a_difference_says_so_in_words_and_as_data(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, samples: tuple[int, ...], comparison: str, words: str
+) -> None:
+    found = [_process(rank) for rank in range(len(samples))]
+    monkeypatch.setattr("torchtriage.stacks.live.chosen_processes", lambda *_: found)
+    monkeypatch.setattr("torchtriage.stacks.live.flamegraph.record_processes", _drawn(samples))
+    report = record_flamegraph(output_dir=str(tmp_path / "p"))
+    assert (report.status, report.comparison, report.differences) == ("collected", comparison, [])
+    assert report.compared_ranks == ([r for r, n in enumerate(samples) if n > 100] if comparison == "even" else [])
+    assert words in report.summary
+    text = render_flamegraph(report)
+    assert words in text
+    assert ("Next: torchtriage record-flamegraph --idle --job " in text) == (min(samples) < 100)
+
+
+def _process(rank: int) -> JobProcess:
+    return JobProcess(
+        pid=GONE + rank, ppid=1, uid=0, start_ticks=1, role="rank", rank=rank, local_rank=rank, world_size=3,
+        rank_pid=None, job="127.0.0.1:29500 run", environment={}, command=("python",),
+    )  # fmt: skip
+
+
+def _drawn(samples: tuple[int, ...]) -> Callable[..., list[Item]]:
+    """In place of py-spy: a picture for each rank, of the same functions."""
+
+    def record(ranks: list[JobProcess], folder: Path, **_: object) -> list[Item]:
+        items: list[Item] = []
+        for process, n in zip(ranks, samples, strict=True):
+            name = f"rank{process.rank:02d}.svg"
+            boxes = [box("all", 0, 0, n), box("step (train.py:1)", 1, 0, n)]
+            (folder / name).write_text("<svg>" + "".join(boxes) + "</svg>", encoding="utf-8")
+            items.append(
+                Item(path=name, kind="flamegraph", rank=process.rank, pid=process.pid, host="n", ok=True, redacted=True)
+            )
+        return items
+
+    return record
+
+
 def test_a_process_that_is_not_there_is_an_error_before_anything_is_written(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -95,8 +148,8 @@ def test_when_nothing_could_be_recorded_a_look_at_the_stacks_is_advised(
     with running(SLEEPER, "0") as process:
         report = record_flamegraph(pids=[process.pid], duration=1, output_dir=str(tmp_path / "p"))
     assert report.status == "nothing_found"
-    assert report.next_checks[0].tool == "dump_stacks"
-    assert "next: dump_stacks" in render_flamegraph(report)
+    assert report.next_checks[0].tool == "collect"
+    assert "Next: torchtriage collect --job " in render_flamegraph(report)
 
 
 def test_the_text_of_a_recording_is_short_whatever_it_holds() -> None:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from torchtriage.errors import UnreadableError
 from torchtriage.stacks.analyze import analyze
 from torchtriage.stacks.read import read_task
+from torchtriage.stacks.refusals import NOT_SUSPENDED
 
 DATA = Path(__file__).parents[1] / "data" / "stacks"
 RECORDED = sorted(p for p in DATA.glob("*/pyspy-*"))
@@ -271,3 +272,18 @@ def test_a_compressed_dump_that_is_cut_says_so(tmp_path: Path) -> None:
     path = tmp_path / "stack.txt.gz"
     path.write_bytes(whole[: len(whole) // 2])
     assert any("cut" in note or "damaged" in note or "ends" in note for note in read_task(str(path), "gz", {})["notes"])
+
+
+@pytest.mark.parametrize(
+    ("text", "lost"),
+    [
+        (f"{NOT_SUSPENDED}process 7\nState:\tT (stopped)\n", 0),
+        ("Permission Denied: Try running again with elevated permissions\n", 1),
+    ],
+)
+def test_that_a_process_was_stopped_is_read_off_and_nothing_is_lost(tmp_path: Path, text: str, lost: int) -> None:
+    path = tmp_path / "rank02-pid7.stopped.txt"
+    path.write_text(text, encoding="utf-8")
+    result = read_task(str(path), None, {"format": "text"})
+    assert len(result["notes"]) == lost
+    assert result["processes"][0]["refused"]["state"] == ("unreadable" if lost else "stopped")

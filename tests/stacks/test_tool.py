@@ -161,3 +161,8 @@ def test_a_dumpers_error_message_is_a_gap_with_advice(tmp_path: Path, message: s
     report = dump_stacks([str(tmp_path)])
     assert report.gaps[0].startswith("pyspy-pid7.txt: holds an error instead of a stack: ")
     assert advice in report.gaps[0]
+
+
+def test_the_next_check_is_a_command_that_can_be_pasted() -> None:
+    text = render(dump_stacks([str(DATA / "uneven_batches")]))
+    assert f"\nNext: torchtriage analyze-flight-recorder {DATA / 'uneven_batches'}\n" in text

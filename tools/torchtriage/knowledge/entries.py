@@ -55,6 +55,16 @@ class Exclusion:
 
 
 @dataclass(frozen=True)
+class Closer:
+    """What is told in place of the entry's own words where one observation says more closely what happened."""
+
+    when: Condition
+    summary: str | None
+    cause: str | None
+    fix: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Entry:
     """One failure mode."""
 
@@ -77,6 +87,8 @@ class Entry:
     cause: str
     fix: tuple[str, ...]
     confused_with: dict[str, str]
+    closer: tuple[Closer, ...] = ()
+    """The first that holds, and of which everything is known, is told."""
 
     def conditions(self) -> Iterator[Condition]:
         """All conditions, wherever they stand."""
@@ -85,6 +97,8 @@ class Entry:
         yield from self.supports
         for exclusion in self.excludes:
             yield exclusion.condition
+        for closer in self.closer:
+            yield closer.when
 
 
 def split_document(text: str, path: str) -> tuple[dict[str, Any], dict[str, str]]:
@@ -160,6 +174,10 @@ def entry_from(compiled: dict[str, Any]) -> Entry:
             cause=compiled["cause"],
             fix=tuple(compiled["fix"]),
             confused_with=compiled["confused_with"],
+            closer=tuple(
+                Closer(_condition(c["when"]), c.get("summary"), c.get("cause"), tuple(c.get("fix", ())))
+                for c in compiled.get("closer", ())
+            ),
         )
     except (KeyError, TypeError, AttributeError) as error:
         raise KnowledgeError(f"{compiled.get('path')}: front matter lacks or misspells {error}") from error

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 MAX_QUOTES = 3
 MAX_PLACES = 8
 MAX_SHOWN_FRAMES = 40
+MAX_PIDS = 256
 # A forked process that waits here has nothing to do.
 _TASK_QUEUES = ("multiprocessing/queues.py", "multiprocessing/connection.py", "/queue.py")
 _STATES: tuple[RankState, ...] = get_args(RankState)
@@ -212,8 +213,8 @@ def _state_signals(judged: Sequence[_Judged]) -> list[Signal]:
             facts["holds_gil"] = True
         if in_call := sorted(e.seen.rank for e in members if e.standing.collective and e.seen.rank is not None):
             facts["in_collective_call_ranks"] = in_call
-        if pids := [each.seen.pid for each in members if each.seen.rank is None and each.seen.pid is not None]:
-            facts["pids"] = pids
+        if pids := [each.seen.pid for each in members if each.seen.pid is not None]:
+            facts["pids"] = pids[:MAX_PIDS]
         signals.append(_signal(f"stacks.{state}", members, facts))
     return signals
 
@@ -235,14 +236,27 @@ def _place_signals(judged: Sequence[_Judged]) -> list[Signal]:
             "where": _site_words(sites[1]),
             "majority_where": _site_words(majority),
             "n_places": len(sites),
+            "same_caller": _same_caller(by_site[sites[1]][0], by_site[majority][0]),
         }
         return [_signal("stacks.different_place", members, facts)]
     signals: list[Signal] = []
     for site in sites[1 : MAX_PLACES + 1]:
         facts = {"where": _site_words(site), "majority_where": _site_words(majority), "n_places": len(sites)}
+        facts["same_caller"] = _same_caller(by_site[site][0], by_site[majority][0])
         facts["by_rank_zero"] = [each.seen.rank for each in by_site[site]] == [0]
         signals.append(_signal("stacks.different_place", by_site[site], facts))
     return signals
+
+
+def _same_caller(one: _Judged, other: _Judged) -> bool:
+    """Whether one line of the program called what each of the two stands in: it calls in turn, or picks by rank."""
+    frames, others = ([f for f in _main_frames(e.seen.process) if not f["native"]] for e in (one, other))
+    for here, there in zip(reversed(frames), reversed(others), strict=False):
+        if (here["function"], here["file"]) != (there["function"], there["file"]):
+            return True
+        if here["line"] != there["line"]:
+            return False
+    return False
 
 
 def _look_signals(judged: Sequence[_Judged]) -> list[Signal]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
-import selectors
 import signal
 import subprocess
 import sys
@@ -19,21 +18,23 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 from shutil import which
+from typing import TYPE_CHECKING
 
+from torchtriage.bundle.programs import run_program
 from torchtriage.stacks import guard as guard_script
 from torchtriage.stacks.obstacles import DEEP_SLEEP, obstacle
-from torchtriage.stacks.refusals import refusal_in
+from torchtriage.stacks.refusals import refusal_in, without_backtrace
+
+if TYPE_CHECKING:
+    from torchtriage.bundle.programs import Ran
 
 MAX_BYTES = 16 << 20
-_MAX_ERROR_BYTES = 64 << 10
 _LADDER: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("native", ("--native",)),
     ("python", ()),
     # Twice: what is read while it changes may be torn.
     *(("nonblocking", ("--nonblocking",)),) * 2,
 )
-_POLL_S = 0.2
-_PATIENCE_S = 0.5
 _MAX_THREADS = 4096
 # A tracing stop by another dumper lasts milliseconds; by a debugger it lasts.
 _SETTLE_S = 0.3
@@ -65,6 +66,7 @@ class Ended:
     """None: it was ended for its time limit, or for its output."""
     output: bytes
     error: str
+    """Why it was ended, else what it said, without a backtrace of its own."""
 
 
 class Guard:
@@ -72,11 +74,12 @@ class Guard:
 
     Args:
         grace_s: how long dumpers may go on by themselves when this process dies.
+        cancelled: set, here or by another thread, to end all dumpers at once; set at the end in any case.
     """
 
-    def __init__(self, grace_s: float = 2.0) -> None:
+    def __init__(self, grace_s: float = 2.0, cancelled: threading.Event | None = None) -> None:
         """See the class."""
-        self.cancelled = threading.Event()
+        self.cancelled = cancelled or threading.Event()
         self.environment = {**os.environ, guard_script.MARK: secrets.token_hex(16)}
         self._grace_s = grace_s
         self._lock = threading.Lock()
@@ -211,68 +214,30 @@ def run_guarded(
     targets = guard.hold(pid)
     orderly = False
     try:
-        ended = _run(command, guard, timeout_s, end_with)
-        orderly = ended.returncode is not None and ended.returncode >= 0
-    except OSError as error:
-        return Ended(127, b"", f"{command[0]}: {error.strerror}")
+        ran = run_program(
+            command,
+            timeout_s=timeout_s,
+            limit_bytes=MAX_BYTES,
+            environment=guard.environment,
+            pass_fds=[guard.alive],
+            end_with=end_with,
+            cancelled=guard.cancelled,
+        )
+        orderly = ran.code is not None and ran.code >= 0
     finally:
         guard.free(targets, orderly=orderly)
-    return ended
+    why = _why_ended(ran, timeout_s)
+    code = 127 if ran.code is None and why is None else ran.code  # not found, as a shell says it
+    return Ended(code, ran.output, why or without_backtrace(ran.said))
 
 
-def _run(command: list[str], guard: Guard, timeout_s: float, end_with: signal.Signals) -> Ended:
-    end = time.monotonic() + timeout_s
-    kept = {"output": bytearray(), "error": bytearray()}
-    limits = {"output": MAX_BYTES, "error": _MAX_ERROR_BYTES}
-    why: str | None = None
-    process = subprocess.Popen(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env=guard.environment,
-        pass_fds=[guard.alive],
-        start_new_session=True,
-    )
-    try:
-        with contextlib.ExitStack() as stack:
-            selector = stack.enter_context(selectors.DefaultSelector())
-            for name, stream in (("output", process.stdout), ("error", process.stderr)):
-                if stream is not None:
-                    selector.register(stack.enter_context(stream), selectors.EVENT_READ, name)
-            while selector.get_map():
-                left = end - time.monotonic()
-                if left <= 0 or guard.cancelled.is_set():
-                    why = "cancelled" if guard.cancelled.is_set() else f"no answer within {timeout_s:g} s"
-                    break
-                for key, _ in selector.select(min(left, _POLL_S)):
-                    data = os.read(key.fd, 1 << 16)
-                    if not data:
-                        selector.unregister(key.fileobj)
-                    elif len(kept[key.data]) < limits[key.data]:
-                        kept[key.data] += data
-                    elif key.data == "output":
-                        why = f"more than {MAX_BYTES >> 20} MiB of output"
-                if why is not None:
-                    break
-        if why is None:
-            process.wait(max(0.0, end - time.monotonic()) + _PATIENCE_S)
-    except subprocess.TimeoutExpired:
-        why = f"no end within {timeout_s:g} s"
-    finally:
-        _end(process, end_with)
-    error = kept["error"].decode("utf-8", "replace").strip()
-    return Ended(None if why else process.returncode, bytes(kept["output"]), why or error)
-
-
-def _end(process: subprocess.Popen[bytes], end_with: signal.Signals) -> None:
-    """End what is left of a process group: asked first, for a dumper that ends by itself lets its target go."""
-    for number in (end_with, signal.SIGKILL):
-        if process.poll() is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, number)
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(_PATIENCE_S)
+def _why_ended(ran: Ran, timeout_s: float) -> str | None:
+    """Why a dumper was ended before its time; it had asked for one, so what it said then does not matter."""
+    if ran.cancelled:
+        return "cancelled"
+    if ran.cut:
+        return f"more than {MAX_BYTES >> 20} MiB of output"
+    return f"no answer within {timeout_s:g} s" if ran.timed_out else None
 
 
 def _stopped(pid: int) -> str | None:

@@ -23,6 +23,7 @@ from torchtriage.stacks.attach import Guard, run_guarded
 from torchtriage.stacks.guard import stat_of, tracer_of
 from torchtriage.stacks.obstacles import obstacle
 from torchtriage.stacks.probe import HOW_TO_GET_IT, process_name, py_spy_here
+from torchtriage.stacks.refusals import in_one_line
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -166,7 +167,7 @@ def _item(process: Target | None, host: str, command: list[str], **fields: Any) 
         host=host,
         command=command,
         ok=bool(path),
-        error=clean_text(str(error), 400) if error else None,
+        error=clean_text(in_one_line(str(error)), 400) if error else None,
         reason=fields.get("reason"),
         redacted=True,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,14 +17,14 @@ from torchtriage.report import FlamegraphReport, NextCheck
 from torchtriage.stacks import flamegraph
 from torchtriage.stacks.probe import BASE, dump_processes
 from torchtriage.stacks.profiles import compare_ranks, read_flamegraph, summarise
-from torchtriage.wording import rank_words
+from torchtriage.wording import next_lines, rank_words
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from torchtriage.bundle.manifest import Item
     from torchtriage.bundle.processes import JobProcess
-    from torchtriage.stacks.profiles import Profile
+    from torchtriage.stacks.profiles import Comparison, Profile
 
 AGAIN_AFTER_S = 2.0
 _STATES = {"D": "uninterruptible wait", "T": "stopped", "t": "stopped by a tracer", "Z": "ended, not yet reaped"}
@@ -51,10 +52,19 @@ def output_folder(base: str, output_dir: str | None, processes: Sequence[JobProc
     return private_folder(Path(output_dir) if output_dir is not None else default_base(base), name)
 
 
-def dump_live(
-    pids: Sequence[int] | None, job: str | None, *, native: bool, output_dir: str | None
-) -> tuple[Path, list[str]]:
-    """Dump the stacks of running ranks, twice; (the folder with the dumps, what could not be had and why).
+@dataclass(frozen=True)
+class Dumped:
+    """Dumps of running ranks."""
+
+    folder: Path
+    job: str
+    """The key of their job."""
+    failures: list[str]
+    """What could not be had, and why."""
+
+
+def dump_live(pids: Sequence[int] | None, job: str | None, *, native: bool, output_dir: str | None) -> Dumped:
+    """Dump the stacks of running ranks, twice.
 
     Raises:
         BadCallError, NoJobError: see :func:`chosen_processes` and :func:`output_folder`.
@@ -62,7 +72,8 @@ def dump_live(
     processes = chosen_processes(pids, job)
     folder = output_folder(BASE, output_dir, processes)
     items = dump_processes(processes, folder, host=host_name(), native=native, again_after_s=AGAIN_AFTER_S, root=folder)
-    return folder, [_failure(item) for item in items if item.error]
+    failures = list(dict.fromkeys(_failure(item) for item in items if item.error))
+    return Dumped(folder, processes[0].job, failures)
 
 
 def _failure(item: Item) -> str:
@@ -139,22 +150,39 @@ def record_flamegraph(
         report.ranks.append(summarise(profile, item.path, rank=item.rank, pid=item.pid, host=item.host))
         if item.rank is not None:
             profiles.append((item.rank, profile))
-    report.differences = compare_ranks(profiles)
+    compared = compare_ranks(profiles)
+    report.compared_ranks, report.differences = compared.ranks, compared.differences
+    if compared.ranks:
+        report.comparison = "differs" if compared.differences else "even"
     report.gaps = gaps
     recorded = [p.rank for p in report.ranks if p.rank is not None]
     if report.ranks:
         report.status = "collected" if len(report.ranks) == len(ranks) and not gaps else "partial"
         who = rank_words(recorded) if recorded else f"{len(report.ranks)} processes"
-        report.summary = f"{who} recorded for {duration:.0f} s in {folder}"
-        if report.differences:
-            most = report.differences[0]
-            report.summary += (
-                f"; rank {most.rank} spends {most.share:.0%} in {most.function}, the others {most.others_share:.0%}"
-            )
+        told = _compared(compared) if len(recorded) > 1 else ""
+        report.summary = f"{who} recorded for {duration:.0f} s{told}"
+        if compared.left_out and not idle:
+            why = "with idle threads a rank that waits has samples, and its wait can be compared"
+            arguments = {"idle": True, "job": ranks[0].job}
+            report.next_checks = [NextCheck(tool="record_flamegraph", arguments=arguments, why=why)]
     else:
         report.summary = "no rank could be recorded" if gaps else "nothing was recorded"
-        report.next_checks = [NextCheck(tool="dump_stacks", why="one look at all stacks says where the ranks wait")]
+        why = "one look at all stacks says where the ranks wait; then triage the bundle"
+        arguments = {"job": ranks[0].job} if ranks else {}
+        report.next_checks = [NextCheck(tool="collect", arguments=arguments, why=why)]
     return report
+
+
+def _compared(compared: Comparison) -> str:
+    """What the comparison came to, and whom it left out."""
+    few = f"{rank_words(compared.left_out)} waited: too few samples to compare (record idle threads, or longer)"
+    if not compared.ranks:
+        return f"; {few}"
+    said = "; no frame stands out between the ranks"
+    if compared.differences:
+        most = compared.differences[0]
+        said = f"; rank {most.rank} spends {most.share:.0%} in {most.function}, the others {most.others_share:.0%}"
+    return f"{said}; {few}" if compared.left_out else said
 
 
 def render_flamegraph(report: FlamegraphReport) -> str:
@@ -170,6 +198,8 @@ def render_flamegraph(report: FlamegraphReport) -> str:
         f"  rank {d.rank}: {d.share:.0%} in {clean_text(d.function, 80)}, the others {d.others_share:.0%}"
         for d in report.differences[:3]
     ]
+    if report.output_dir is not None and report.ranks:
+        lines.append(f"  pictures: {clean_text(report.output_dir, 300)}")
     lines += [f"gap: {clean_text(gap, 300)}" for gap in report.gaps[:4]]
-    lines += [f"next: {check.tool}: {check.why}" for check in report.next_checks[:1]]
+    lines += next_lines(report.next_checks[:1])
     return "\n".join(lines)

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 from torchtriage.stacks.guard import stat_of, tracer_of
-from torchtriage.stacks.refusals import refusal_in
+from torchtriage.stacks.refusals import NO_PYTHON, refusal_in
 
 DEEP_SLEEP = (
     "a thread sleeps in the kernel where nothing can stop it (state D), mostly for a file system or a driver: its "
@@ -45,7 +45,7 @@ def obstacle(pid: int, error: str, *, timed_out: bool = False) -> str:
             f"process {tracer} ({_name(tracer)}) traces it already: end that one, or read it with "
             "`py-spy dump --nonblocking`"
         )
-    if "Failed to find python version" in error:
+    if NO_PYTHON in error:
         return _not_python(pid)
     if timed_out:
         if stat[0] == "D":
@@ -89,7 +89,7 @@ def _not_python(pid: int) -> str:
             f"{shown} is a build of Python that this py-spy does not know (static, stripped or too new): install the "
             f"newest py-spy, or use `pystack remote {pid}`"
         )
-    return f"{shown} is not Python"
+    return f"{shown} is not Python, and only Python can be dumped: give the pid of a rank's own process"
 
 
 def _yama() -> int | None:

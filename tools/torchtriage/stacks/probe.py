@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -20,9 +19,10 @@ from torchtriage.artefacts.clean import clean_text
 from torchtriage.bundle.files import write_new
 from torchtriage.bundle.manifest import Item
 from torchtriage.stacks.attach import Guard, Look, find_py_spy, look_at
-from torchtriage.stacks.refusals import NOT_SUSPENDED
+from torchtriage.stacks.refusals import NOT_SUSPENDED, in_one_line
 
 if TYPE_CHECKING:
+    import threading
     from collections.abc import Callable, Mapping, Sequence
 
 BASE = "halo_diag_stacks"
@@ -61,6 +61,7 @@ def dump_processes(
     limit: int | None = None,
     again_after_s: float | None = None,
     root: Path | None = None,
+    cancelled: threading.Event | None = None,
 ) -> list[Item]:
     """Dump the stacks of processes in parallel; never raises for what they or the node do.
 
@@ -73,6 +74,7 @@ def dump_processes(
         limit: how many are attached to at a time; when None, as many as :func:`attach_limit` says.
         again_after_s: look a second time at every rank so many seconds after the first look began.
         root: the bundle's root, to which paths in the manifest are relative; two folders up when None.
+        cancelled: set by another thread to end all dumpers before their time; what was dumped is kept. Set at the end.
     """
     write = _Writer(folder, root or folder.parent.parent, host)
     py_spy, missing = py_spy_here()
@@ -82,9 +84,11 @@ def dump_processes(
     names = _names(chosen)
     items: list[Item] = []
     began = time.monotonic()
-    with Guard() as guard, ThreadPoolExecutor(limit or attach_limit()) as pool:
+    with Guard(cancelled=cancelled) as guard, ThreadPoolExecutor(limit or attach_limit()) as pool:
 
         def look(process: Target, with_native: bool) -> Look:
+            if guard.cancelled.is_set():
+                return Look([], None, "", "not looked at", "the collector was stopped before")
             return look_at(
                 process.pid,
                 guard,
@@ -103,8 +107,8 @@ def dump_processes(
 
         try:
             items += _all(pool, first, chosen)
-            if again_after_s is not None:
-                threading.Event().wait(max(0.0, began + again_after_s - time.monotonic()))
+            left_s = max(0.0, began + (again_after_s or 0.0) - time.monotonic())
+            if again_after_s is not None and not guard.cancelled.wait(left_s):
                 items += _all(pool, second, [process for process in chosen if process.role == "rank"])
         except BaseException:
             # An interrupt: dumpers that run are ended at once, none is started any more.
@@ -205,7 +209,7 @@ class _Writer:
             data = dump_file(look.output, thread_cpu_seconds(process.pid), time.time())
             if data is not None:
                 return [*items, self._file(process, look, f"{name}.json", data)]
-        error = clean_text(look.error or "what py-spy wrote is no list of threads", _MAX_CHARS)
+        error = in_one_line(look.error or "what py-spy wrote is no list of threads")
         path = ""
         if look.error is not None and look.stopped is None and process.role == "rank":
             lines = [clean_text(line, _MAX_CHARS) for line in look.error.splitlines()[:40]]
@@ -229,7 +233,7 @@ class _Writer:
             host=self._host,
             command=list(command),
             ok=False,
-            error=error,
+            error=clean_text(error, _MAX_CHARS),
             reason=reason,
             redacted=True,
         )
@@ -242,7 +246,7 @@ class _Writer:
             reason = "the bundle's folder cannot be written: name another one"
             return item.model_copy(update={"error": f"{name}: {error.strerror}", "reason": reason})
         # A look that shows less than was asked for is still one, and says why.
-        less = clean_text(look.error, _MAX_CHARS) if look.error else None
+        less = clean_text(in_one_line(look.error), _MAX_CHARS) if look.error else None
         path = f"{self._inside}/{name}"
         return item.model_copy(update={"path": path, "ok": True, "error": less, "reason": look.reason})
 

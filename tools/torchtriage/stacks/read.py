@@ -28,6 +28,7 @@ from torchtriage.stacks.text_dumps import (
     new_process,
 )
 
+REFUSED = "holds an error instead of a stack"
 _NOTHING = "holds no stack dump in a form that is known (py-spy text or JSON, faulthandler, pystack)"
 
 
@@ -65,7 +66,9 @@ def _read_text(path: str, compression: str | None) -> tuple[list[dict[str, Any]]
     dumps.finish()
     if not dumps.processes and (refusal := refusal_in(head)) is not None:
         process = new_process("py-spy", refusal["pid"], None) | {"refused": refusal}
-        return [process], [f"holds an error instead of a stack: {refusal['meaning']}"], []
+        # That a process was stopped is what such a file tells; nothing of it is lost.
+        lost = [] if refusal["state"] == "stopped" else [f"{REFUSED}: {refusal['meaning']}"]
+        return [process], lost, []
     choices: list[str] = []
     repeated = {key: n for key, n in dumps.n_dumps.items() if n > 1}
     for key, n in list(repeated.items())[:8]:

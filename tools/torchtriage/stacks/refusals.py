@@ -11,6 +11,11 @@ from typing import Any
 
 MAX_REFUSAL_LINES = 40
 _STARTS = ("Error: ", "Permission Denied", "\N{POLICE CARS REVOLVING LIGHT}")
+# Of anyhow and of a panic in Rust.
+_BACKTRACE = re.compile(r"^\s{0,8}(?:Stack backtrace|stack backtrace):", re.MULTILINE)
+NO_PYTHON = "Failed to find python version from target process"
+_MAX_TOLD_CHARS = 240
+_NUMBERED = re.compile(r"^\d{1,2}: ")
 _PID = re.compile(r"\bPid\((\d{1,10})\)|\bpid[ =:]{1,2}(\d{1,10})\b")
 
 NOT_SUSPENDED = "Error: not suspended, for it was stopped already: "
@@ -54,7 +59,7 @@ _REFUSALS: tuple[tuple[tuple[str, ...], str, bool, str], ...] = (
         "the process is already traced: use `py-spy dump --nonblocking` or `pystack remote --no-block`",
     ),
     (
-        ("Failed to find python version from target process",),
+        (NO_PYTHON,),
         "unreadable",
         True,
         "it is no Python process, or one that this py-spy does not know",
@@ -75,6 +80,20 @@ _REFUSALS: tuple[tuple[tuple[str, ...], str, bool, str], ...] = (
     (("No such process",), "exited", True, _ENDED),
     (("No such file or directory (os error 2)",), "exited", True, _ENDED),
 )
+
+
+def without_backtrace(error: str) -> str:
+    """A dumper's message without where in the dumper it arose, which says nothing of the process."""
+    return _BACKTRACE.split(error, maxsplit=1)[0].strip()
+
+
+def in_one_line(error: str) -> str:
+    """What a dumper's message says, without its decoration: ``Failed to suspend process: EPERM``."""
+    if NO_PYTHON in error:
+        return "py-spy finds no Python in it"
+    lines = [line.strip() for line in without_backtrace(error).splitlines()[:MAX_REFUSAL_LINES]]
+    told = [line.removeprefix("Error: ") for line in lines if line and line != "Caused by:"]
+    return ": ".join(_NUMBERED.sub("", line) for line in told)[:_MAX_TOLD_CHARS]
 
 
 def refusal_in(lines: list[str]) -> dict[str, Any] | None:

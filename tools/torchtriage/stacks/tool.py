@@ -14,7 +14,8 @@ from torchtriage.errors import BadCallError, UnreadableError
 from torchtriage.report import Culprits, NextCheck, StacksReport
 from torchtriage.stacks.analyze import StackFindings, analyze
 from torchtriage.stacks.classify import WAITING
-from torchtriage.wording import rank_ranges
+from torchtriage.stacks.read import REFUSED
+from torchtriage.wording import next_lines, rank_ranges
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,6 +26,11 @@ if TYPE_CHECKING:
 _RECORD_FIRST = (
     "pass recorded dumps: run `py-spy dump --native --pid PID > stacks/rank-N.txt` for each rank's "
     "process, then give the folder"
+)
+
+_FLIGHT_OF_LIVE = (
+    "takes the flight record of every rank with the stacks, where the job keeps one: it shows which rank lacks the "
+    "collective that the others wait in; then triage the bundle"
 )
 
 
@@ -58,9 +64,12 @@ def dump_stacks(
             raise BadCallError("recorded dumps and running processes are looked at by separate calls")
         from torchtriage.stacks.live import dump_live
 
-        folder, failures = dump_live(pids, job, native=native, output_dir=output_dir)
-        report = _judge([str(folder)], None, failures)
-        report.output_dir = str(folder)
+        dumped = dump_live(pids, job, native=native, output_dir=output_dir)
+        report = _judge([str(dumped.folder)], None, dumped.failures)
+        report.output_dir = str(dumped.folder)
+        if any(check.tool == "analyze_flight_recorder" for check in report.next_checks):
+            # What was dumped here holds no flight record: the job must be asked for it.
+            report.next_checks = [NextCheck(tool="collect", arguments={"job": dumped.job}, why=_FLIGHT_OF_LIVE)]
         return report
     if not paths:
         raise BadCallError(f"no paths: {_RECORD_FIRST}; or look at running ranks: --live, --pid PID or --job JOB")
@@ -70,7 +79,8 @@ def dump_stacks(
 def _judge(paths: Paths, roots: Sequence[Path] | None, failures: list[str]) -> StacksReport:
     with open_inputs(paths, roots) as inputs:
         dumps, rank_of_pid, gaps = read_dumps(inputs)
-        gaps = [*failures, *inputs.gaps, *inputs.unopened(), *gaps]
+        # Why a process that was looked at just now could not be read is among the failures, with what to do.
+        gaps = [*failures, *inputs.gaps, *inputs.unopened(), *(g for g in gaps if not failures or REFUSED not in g)]
     findings = analyze(dumps, rank_of_pid)
     return _report(findings, gaps, path_names(paths))
 
@@ -152,6 +162,8 @@ def _summary(findings: StackFindings) -> str:
     if len(ranks) == 1:
         only = ranks[0]
         name = f"rank {only.rank}" if only.rank is not None else f"process {only.pid}"
+        if only.state == "unreadable":
+            return f"{name} could not be read, so that where it stands is not known"
         return (
             f"{name} is {only.state} at {only.where}; one process alone cannot show which rank is missing: "
             "dump its peers"
@@ -203,14 +215,15 @@ def _next_checks(findings: StackFindings, paths: list[str]) -> list[NextCheck]:
             NextCheck(
                 tool="dump_stacks",
                 arguments={"paths": paths},
-                why="native frames tell a wait for the device from running Python code: add dumps made with --native",
+                why="native frames tell a wait for the device from running Python code: add dumps made with "
+                "`py-spy dump --native` to these, or collect from the running job",
             )
         )
     return checks
 
 
 def render(report: StacksReport) -> str:
-    """The report as compact text: verdict, one line per group of ranks, gaps, next check."""
+    """The report as compact text: verdict, one line per group of ranks, gaps, next check as a command."""
     lines = [f"{report.status}: {report.summary}"]
     state_of = {each.rank: each.state for each in report.ranks if each.rank is not None}
     for group in report.groups[:8]:
@@ -226,10 +239,11 @@ def render(report: StacksReport) -> str:
     lines += [f"gap: {gap}" for gap in report.gaps[:4]]
     if len(report.gaps) > 4:
         lines.append(f"gap: and {len(report.gaps) - 4} more")
-    lines += [f"next: {check.tool}: {check.why}" for check in report.next_checks[:2]]
-    return "\n".join(clean_text(line, 320) for line in lines[:1]) + "".join(
-        f"\n{'  ' if line.startswith('  ') else ''}{clean_text(line, 240)}" for line in lines[1:]
+    text = "\n".join(clean_text(line, 320) for line in lines[:1]) + "".join(
+        f"\n{'  ' if line.startswith('  ') else ''}{clean_text(line, 300)}" for line in lines[1:]
     )
+    # A command is shown whole, or it could not be pasted.
+    return "\n".join([text, *next_lines(report.next_checks[:2])])
 
 
 def _brief(frames: list[str]) -> list[str]:
