@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from torchtriage.errors import KnowledgeError
-from torchtriage.knowledge.load import cache_folder, load_playbook
+from torchtriage.knowledge.cached import cache_folder
+from torchtriage.knowledge.load import load_playbook
 from torchtriage.knowledge.locate import data_root
 
 

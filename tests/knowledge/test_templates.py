@@ -13,8 +13,9 @@ import pytest
 
 import torchtriage
 from torchtriage import cli
+from torchtriage.knowledge.cached import cache_folder
 from torchtriage.knowledge.entries import Condition, Entry, Proof
-from torchtriage.knowledge.load import Playbook, cache_folder, load_playbook
+from torchtriage.knowledge.load import Playbook, load_playbook
 from torchtriage.knowledge.locate import data_root
 from torchtriage.knowledge.regex_cost import regex_problems
 from torchtriage.knowledge.templates import ROLES, Template, parse_section, template_of_pattern

@@ -30,6 +30,13 @@ exit codes: 0 nothing is wrong; 1 a fault was found; 2 the call was wrong; 3 it 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; return the exit code of CONTRACT: 0 good, 1 fault, 2 wrong call, 3 undecided."""
+    try:
+        return _main(argv)
+    except KeyboardInterrupt:
+        return 130
+
+
+def _main(argv: Sequence[str] | None) -> int:
     # Looking for plugins of pydantic takes longer than most of what a command does, and none is wanted here.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     arguments = _with_hyphens(sys.argv[1:] if argv is None else list(argv))
@@ -45,8 +52,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     except TorchtriageError as error:
         print(f"torchtriage: {error}", file=sys.stderr)
         return 2
-    except KeyboardInterrupt:
-        return 130
     except Exception as error:
         if "TORCHTRIAGE_DEBUG" in os.environ:
             raise
@@ -138,8 +143,8 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("--speedscope", action="store_true", help="also write files for speedscope.app")
     sub.add_argument("--output-dir", metavar="DIR", help="default: $TMPDIR/halo_diag_flamegraphs")
 
-    sub = command("playbook", "look up a failure mode by id or by words", _playbook)
-    sub.add_argument("query", nargs="*", metavar="WORD", help="an id, or words; leave it out to list all")
+    sub = command("playbook", "look up a failure mode by id or by words, or a branch", _playbook)
+    sub.add_argument("query", nargs="*", metavar="WORD", help="an id, a branch (hang, ...) or words; none lists all")
 
     sub = command("schema", "print a JSON Schema, to validate reports and files with", _schema)
     sub.add_argument("name", nargs="?", metavar="NAME", help="verdict, ...; leave it out to list the names")

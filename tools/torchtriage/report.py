@@ -159,6 +159,21 @@ SIGNALS: dict[str, SignalSpec] = {
     "log.template": _spec("neutral", "a line is a message whose meaning is known"),
     # a text in words
     "text.reads_like": _spec("neutral", "a text uses the words of one playbook entry"),
+    # what a person says of the job
+    "said.fails": _spec("trouble", "the text says that something fails"),
+    "said.goes_well": _spec("good", "the text says that the job goes well"),
+    "said.asks_if_normal": _spec("neutral", "the text asks whether something is normal"),
+    "said.busy_at_idle_power": _spec("neutral", "GPUs are said to be busy at little power: they spin in a wait"),
+    "said.one_rank_differs": _spec("neutral", "one rank is said to differ from the others", "rank {rank}"),
+    "said.only_on_several_nodes": _spec("neutral", "it is said to work on one node"),
+    "said.after_resume": _spec("neutral", "it is said to come with a resumed run"),
+    "said.after_upgrade": _spec("neutral", "it is said to come with another version"),
+    "said.at_epoch_end": _spec("neutral", "it is said to come at the end of an epoch"),
+    "said.while_saving": _spec("neutral", "it is said to come with saving"),
+    "said.while_evaluating": _spec("neutral", "it is said to come with an evaluation"),
+    "said.at_regular_times": _spec("neutral", "it is said to come at regular times"),
+    "said.loss_exactly_zero": _spec("neutral", "the loss is said to be exactly zero"),
+    "said.setting_makes_it_go_away": _spec("neutral", "a setting is said to make it go away", "{setting}"),
     # stacks: the state of a rank's main thread, for the ranks of which it is true
     **{
         f"stacks.{state}": _spec("neutral", f"ranks whose main thread is {words}")
@@ -191,10 +206,29 @@ SIGNALS: dict[str, SignalSpec] = {
         "neutral", "an uninterruptible call on a network file system", "{call} of {path} on {file_system}"
     ),
     "proc.blocked_in_open_of_fifo": _spec("neutral", "a process waits in the open of a FIFO", "{path}"),
+    "proc.waits_for_other_end": _spec(
+        "neutral", "a process waits in a read or write for whoever is at the other end", "{call} of a {kind}: {path}"
+    ),
     "proc.near_memory_limit": _spec(
         "neutral", "a control group uses nearly all memory that it may", "{share} of {limit_bytes} bytes"
     ),
     "proc.no_cpu_progress": _spec("neutral", "ranks used no CPU time between two looks", "in {seconds} s"),
+    # nvidia-smi
+    "gpu.spinning": _spec(
+        "neutral", "GPUs are busy at little power, as with a kernel that waits", "{power_share_max} of the power limit"
+    ),
+    "gpu.idle": _spec("neutral", "GPUs run nothing", "{n_gpus} of {n_judged}"),
+    "gpu.throttled": _spec(
+        "trouble", "a GPU at work runs at a clock far below its own or its peers'", "{reason}, {sm_mhz} MHz"
+    ),
+    "gpu.ecc_uncorrected": _spec(
+        "trouble", "a GPU counts uncorrectable memory errors, or rows wait to be replaced", "{errors} errors"
+    ),
+    "gpu.foreign_memory": _spec(
+        "neutral", "processes that are none of the job's hold memory of a rank's GPU", "{share} of it"
+    ),
+    "gpu.fell_off": _spec("trouble", "nvidia-smi cannot reach a GPU any more", "{bus}"),
+    "gpu.smi_hangs": _spec("trouble", "nvidia-smi did not answer in time: a GPU or the driver does not answer"),
     # flight recorder
     "flight.collective_missing": _spec("trouble", "a rank lacks one call that its peers issued; then they agree again"),
     "flight.collective_extra": _spec("trouble", "a rank issued one call that its peers lack; then they agree again"),
@@ -388,7 +422,7 @@ class RankProfile(Model):
 
 
 class ProfileDifference(Model):
-    """What one rank does more, or less, than most others."""
+    """What one rank does more than most others."""
 
     rank: int
     function: str
@@ -401,6 +435,10 @@ class FlamegraphReport(Report):
 
     status: Literal["collected", "partial", "nothing_found"]  # pyright: ignore[reportIncompatibleVariableOverride]
     ranks: list[RankProfile] = []
+    comparison: Literal["differs", "even", "not_compared"] = Field(
+        default="not_compared", description="even: no frame stands out between the ranks that were compared"
+    )
+    compared_ranks: list[int] = Field(default=[], description="those with enough samples to be compared")
     differences: list[ProfileDifference] = []
     output_dir: str | None = None
 

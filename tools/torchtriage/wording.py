@@ -1,7 +1,9 @@
-"""How ranks, sizes and lists are written in sentences, the same everywhere."""
+"""How ranks, sizes, lists and next commands are written, the same everywhere."""
 
 from __future__ import annotations
 
+import re
+import shlex
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
@@ -9,6 +11,9 @@ from torchtriage.artefacts.clean import clean_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+    from pathlib import Path
+
+    from torchtriage.report import NextCheck
 
 MAX_RANGES = 8
 
@@ -64,3 +69,45 @@ def utc_words(time_s: float) -> str | None:
         return f"{datetime.fromtimestamp(time_s, timezone.utc):%Y-%m-%dT%H:%M:%SZ}" if time_s > 0 else None
     except (OverflowError, ValueError, OSError):
         return None
+
+
+def next_lines(checks: Sequence[NextCheck]) -> list[str]:
+    """What to do next, each as a command that can be pasted and why."""
+    return [line for check in checks for line in (f"Next: {command_line(check)}", f"      {clean_text(check.why)}")]
+
+
+def command_line(check: NextCheck) -> str:
+    """A check as a command line that can be typed."""
+    words = ["torchtriage", check.tool.replace("_", "-")]
+    for name, value in check.arguments.items():
+        values = [pasteable(str(v)) for v in (value if isinstance(value, list) else [value])]  # pyright: ignore[reportUnknownVariableType,reportUnknownArgumentType]
+        flag = f"--{_SINGULAR.get(name, name).replace('_', '-')}"
+        if name in _POSITIONAL:
+            words += values
+        elif value is True:
+            words.append(flag)
+        else:
+            words += [word for v in values for word in (flag, v)]
+    return " ".join(words)
+
+
+_POSITIONAL = frozenset({"paths", "query"})
+_SINGULAR = {"pids": "pid"}  # flags that are given once for each value
+
+
+def pasteable(path: Path | str) -> str:
+    """A path that the caller named, as a word of a shell's command line: whole, and printable whatever it holds."""
+    text = str(path)
+    if text.isprintable():
+        return text if _NEEDS_NO_QUOTES.fullmatch(text) else shlex.quote(text)
+    escaped = "".join(c if c.isprintable() and c not in "'\\" else _escape(c) for c in text)
+    return f"$'{escaped}'"
+
+
+def _escape(character: str) -> str:
+    if character in "'\\":
+        return "\\" + character
+    return "".join(f"\\x{byte:02x}" for byte in character.encode("utf-8", errors="surrogateescape"))
+
+
+_NEEDS_NO_QUOTES = re.compile(r"[\w@%+=:,./\-]{1,4096}")

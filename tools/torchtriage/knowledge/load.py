@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import json
-import os
-import tempfile
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torchtriage.errors import KnowledgeError
+from torchtriage.knowledge.cached import keep, read_kept
 from torchtriage.knowledge.entries import Entry, compile_entry, entry_from
 from torchtriage.knowledge.locate import data_root
 from torchtriage.knowledge.templates import Template, by_id, compile_section, templates_from
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 INDEX_VERSION = "2"
 
@@ -57,7 +57,7 @@ def load_playbook(root: Path | None = None) -> Playbook:
     if found is None:
         compiled = _compiled(sources)
         found = _built(compiled)
-        _keep(key, compiled)
+        keep(f"playbook-{key}.json", compiled)
     entries: dict[str, Entry] = {}
     for entry in found[0]:
         if entry.id in entries:
@@ -79,33 +79,12 @@ def _built(compiled: dict[str, list[dict[str, Any]]]) -> tuple[list[Entry], list
     return entries, [template for raw in compiled["templates"] for template in templates_from(raw)]
 
 
-def cache_folder() -> Path:
-    """Where compiled indexes are kept: ``$XDG_CACHE_HOME/torchtriage`` or ``~/.cache/torchtriage``."""
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "torchtriage"
-
-
 def _kept(key: str, names: list[str]) -> tuple[list[Entry], list[Template]] | None:
     """The index as it was kept; None when there is none, or when it is not what this version wrote for these files."""
+    kept = read_kept(f"playbook-{key}.json")
     try:
-        kept = json.loads((cache_folder() / f"playbook-{key}.json").read_bytes())
         found = _built(kept)
         known = [raw["path"] for part in ("entries", "templates") for raw in kept[part]]
-    except (OSError, ValueError, RuntimeError, TypeError, KeyError, AttributeError, KnowledgeError):
+    except (ValueError, TypeError, KeyError, AttributeError, KnowledgeError):
         return None
     return found if known == names else None
-
-
-def _keep(key: str, compiled: dict[str, list[dict[str, Any]]]) -> None:
-    """Write the index beside its final place and move it there, so that no reader ever sees half of it."""
-    try:
-        folder = cache_folder()
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=folder, delete=False) as out:
-            json.dump(compiled, out, separators=(",", ":"))
-        Path(out.name).replace(folder / f"playbook-{key}.json")
-        for old in folder.glob("playbook-*.json"):
-            if old.name != f"playbook-{key}.json" and old.stat().st_mtime < Path(folder).stat().st_mtime - 30 * 86400:
-                old.unlink(missing_ok=True)
-    except (OSError, RuntimeError, TypeError):  # no cache folder is not an error: the next start parses again
-        return

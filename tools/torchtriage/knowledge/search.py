@@ -1,15 +1,19 @@
-"""Find entries by words: BM25 over title, keywords, and the texts that people and logs use."""
+"""Find entries by words: BM25 over title, keywords, and the texts that people and logs use.
+
+What is no failure stands in the same index, so that a text can fit it better than any entry.
+"""
 
 from __future__ import annotations
 
-import json
+import hashlib
 import math
 import re
 from collections import Counter
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, TypedDict, cast
 
+from torchtriage.knowledge.background import load_backgrounds
+from torchtriage.knowledge.cached import keep, read_kept
 from torchtriage.knowledge.entries import split_document
-from torchtriage.knowledge.load import cache_folder
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -29,7 +33,9 @@ _STOP = frozenset(_STOP_TEXT.split())
 MAX_QUERY_WORDS = 400
 MAX_QUERY_LINES = 5000
 MAX_LINE_CHARS = 4000
-INDEX_VERSION = "4"
+INDEX_VERSION = "6"
+NORMAL, ELSEWHERE = "normal/", "elsewhere/"
+"""How the names of things that are no failure begin in :func:`scores`."""
 
 
 def words(text: str) -> list[str]:
@@ -54,9 +60,13 @@ def _stem(word: str) -> str:
 
 def search(playbook: Playbook, query: str, limit: int = 5) -> list[tuple[str, float]]:
     """Ids of the entries that fit ``query`` best, with BM25 scores, best first."""
-    wanted = list(dict.fromkeys(words(query)))[:MAX_QUERY_WORDS]
-    scores = _bm25(_search_index(playbook), wanted)
-    return sorted(scores.items(), key=lambda item: (-item[1], item[0]))[:limit]
+    found = [item for item in scores(playbook, query).items() if item[0] in playbook.entries]
+    return sorted(found, key=lambda item: (-item[1], item[0]))[:limit]
+
+
+def scores(playbook: Playbook, query: str) -> dict[str, float]:
+    """BM25 scores of all entries, and of all that is no failure, that share a word with ``query``."""
+    return _bm25(_search_index(playbook), list(dict.fromkeys(words(query)))[:MAX_QUERY_WORDS])
 
 
 def telling_lines(playbook: Playbook, entry_id: str, text: str, limit: int) -> list[tuple[int, str]]:
@@ -125,25 +135,22 @@ def _search_index(playbook: Playbook) -> _Index:
 
 def _load_index(playbook: Playbook) -> _Index:
     """The index as it is kept beside the compiled playbook, or made anew and kept."""
-    path = cache_folder() / f"search-{INDEX_VERSION}-{playbook.key}.json"
-    try:
-        kept: Any = json.loads(path.read_bytes())
-        if set(kept) == {"lengths", "holding"}:
-            return kept
-    except (OSError, ValueError, RuntimeError, TypeError):
-        pass
-    texts: dict[str, Counter[str]] = {}
+    backgrounds = load_backgrounds(playbook.root.parent)
+    others = {NORMAL + thing.id: thing.words for thing in backgrounds.normal.values()}
+    others |= {ELSEWHERE + thing.id: thing.words for thing in backgrounds.elsewhere.values()}
+    key = hashlib.blake2b(f"{playbook.key}{others}".encode(), digest_size=16).hexdigest()
+    name = f"search{INDEX_VERSION}-{key}.json"
+    kept = read_kept(name)
+    if isinstance(kept, dict) and kept.keys() == _Index.__annotations__.keys():
+        return cast("_Index", kept)
+    texts = {thing: Counter(words(text)) for thing, text in others.items()}
     for entry in playbook.entries.values():
         _, sections = split_document(playbook.text(entry), entry.path)
         logged = " ".join(t for c in entry.conditions() for t in c.texts)
-        rest = " ".join(sections[h] for h in ("What you see", "Why it happens", "Prove it", "Known from"))
+        rest = " ".join(sections[h] for h in ("What you see", "Why it happens", "Prove it", "Fix it", "Known from"))
         counts = texts[entry.id] = Counter(words(f"{logged} {rest} {' '.join(entry.reports)}"))
         for word, count in Counter(words(f"{entry.id} {entry.title} {' '.join(entry.keywords)}")).items():
             counts[word] += _TITLE_WEIGHT * count
     index = _inverted(texts)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        path.write_text(json.dumps(index, separators=(",", ":")), encoding="utf-8")
-    except OSError:
-        return index
+    keep(name, index)
     return index

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from torchtriage.report import DIAGNOSED_FROM, SUSPECTED_FROM, NextCheck
 
@@ -13,29 +13,29 @@ if TYPE_CHECKING:
     from torchtriage.verdict.gather import Findings
 
 
-def next_checks(assessments: Sequence[Assessment], findings: Findings, paths: Sequence[str]) -> list[NextCheck]:
+def next_checks(
+    assessments: Sequence[Assessment], findings: Findings, paths: Sequence[str], *, diagnosed: bool = False
+) -> list[NextCheck]:
     """The kinds of evidence that are missing, then what would separate the modes that stand.
 
-    Evidence that must be recorded first is asked for in FOLDER. All else can be called as it stands: a tool that reads
-    evidence of a kind that was read already cannot tell more, so the entry that says what would prove the mode is
-    pointed to instead.
+    Each can be called as it stands: a tool that reads evidence of a kind that was read already cannot tell more, so
+    the entry that says what would prove the mode is pointed to instead. After a diagnosis only rivals are left.
     """
     checks: dict[tuple[str, str], NextCheck] = {}
-    arguments: dict[str, Any] = {"paths": list(paths)}
-    hang = any(o.name in _HANG_SIGNS for o in findings.observations)
-    if paths and hang and "stacks" not in findings.kinds_read:
-        checks["dump_stacks", ""] = NextCheck(tool="dump_stacks", arguments=_RECORDED, why=_RECORD_STACKS)
-    if paths and hang and "flight" not in findings.kinds_read:
-        checks["analyze_flight_recorder", ""] = NextCheck(
-            tool="analyze_flight_recorder", arguments=_RECORDED, why=_RECORD_FLIGHT
-        )
+    seen = {o.name for o in findings.observations}
+    if paths and not diagnosed and seen & _HANG_SIGNS:
+        if "stacks" not in findings.kinds_read:
+            checks["collect", ""] = NextCheck(tool="collect", arguments={}, why=_COLLECT)
+        elif "flight" not in findings.kinds_read and seen & _NCCL_SIGNS:
+            checks["analyze_flight_recorder", ""] = NextCheck(
+                tool="analyze_flight_recorder", arguments={"check_env": True}, why=_RECORD_FLIGHT
+            )
     for assessment in assessments:
         entry = assessment.entry
         why = f"{entry.id}: {entry.next_check['why']}"
         tool = entry.next_check["tool"]
-        if paths and _KIND_OF_TOOL.get(tool, "log") not in findings.kinds_read:
-            recorded = _RECORDED if tool in _KIND_OF_TOOL else arguments
-            checks.setdefault((tool, ""), NextCheck(tool=tool, arguments=recorded, why=why))
+        if paths and tool in _COLLECTED and _COLLECTED[tool] not in findings.kinds_read:
+            checks.setdefault(("collect", ""), NextCheck(tool="collect", arguments={}, why=why))
         else:
             checks.setdefault(
                 ("playbook", entry.id), NextCheck(tool="playbook", arguments={"query": entry.id}, why=why)
@@ -43,15 +43,15 @@ def next_checks(assessments: Sequence[Assessment], findings: Findings, paths: Se
     return list(checks.values())[:3]
 
 
-_KIND_OF_TOOL = {"dump_stacks": "stacks", "analyze_flight_recorder": "flight"}
-_RECORDED: dict[str, Any] = {"paths": ["FOLDER"]}
-_RECORD_STACKS = (
-    "shows where each rank stands; record first, while it hangs, for every rank: "
-    "py-spy dump --native --pid PID > FOLDER/rank-N.txt"
+# What a tool reads that only a job's own node can give.
+_COLLECTED = {"dump_stacks": "stacks", "analyze_flight_recorder": "flight"}
+_COLLECT = (
+    "while it hangs, on its node: the stacks of every rank twice, flight-recorder dumps, NCCL RAS and GPU state; "
+    "then triage the bundle together with these files"
 )
 _RECORD_FLIGHT = (
-    "shows which rank lacks which call; copy first: after a time-out each rank's dump lies at "
-    "TORCH_FR_DUMP_TEMP_FILE + rank"
+    "on the job's node, says whether its flight recorder records and where each rank's dump lies after a time-out; "
+    "triage the dumps together with these files"
 )
 _HANG_SIGNS = frozenset(
     {
@@ -71,6 +71,8 @@ _HANG_SIGNS = frozenset(
         "ras.operation_counts_differ",
     }
 )
+# Signs of a hang among ranks that talk over NCCL, which alone keeps a flight recorder that dumps by itself.
+_NCCL_SIGNS = _HANG_SIGNS - {"log.gloo_timeout", "log.stopped_early", "log.left_loop_early", "stacks.in_collective"}
 
 
 def rivals(assessments: Sequence[Assessment]) -> Sequence[Assessment]:

@@ -17,10 +17,11 @@ from torchtriage.report import (
     Verdict,
 )
 from torchtriage.verdict.checks import next_checks, rivals
+from torchtriage.verdict.closer import words_of
 from torchtriage.verdict.gather import UNJUDGED
 from torchtriage.verdict.health import good_signs, job_finished, reasons_against_health
 from torchtriage.verdict.recognised import recognise, recognise_beside
-from torchtriage.verdict.summary import open_summary, summary_of, telling
+from torchtriage.verdict.summary import open_summary, telling
 from torchtriage.wording import some
 
 if TYPE_CHECKING:
@@ -51,21 +52,22 @@ def compose(tool: str, book: Playbook, decision: Decision, findings: Findings, p
     if best is not None and best.confidence >= SUSPECTED_FROM:
         diagnosed = best.confidence >= DIAGNOSED_FROM
         evidence = _evidence(best.observed)
+        words = words_of(best, findings.observations)
         return Verdict(
             tool=tool,
             status="diagnosed" if diagnosed else "suspected",
-            summary=summary_of(best),
+            summary=words.summary,
             branch=best.entry.branch,
             failure_mode=best.entry.id,
             confidence=best.confidence,
-            cause=best.entry.cause,
-            fix=list(best.entry.fix),
+            cause=words.cause,
+            fix=words.fix,
             culprits=_culprits(best),
             evidence=evidence,
             candidates=candidates,
             ruled_out=_ruled_out(best, decision, book),
             gaps=gaps,
-            next_checks=next_checks(rivals(decision.assessments), findings, paths),
+            next_checks=next_checks(rivals(decision.assessments), findings, paths, diagnosed=diagnosed),
             recognised=recognise_beside(findings.observations, book, evidence)
             if diagnosed
             else recognise(findings.observations, book, pasted=tool == "explain_symptom"),

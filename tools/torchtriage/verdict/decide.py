@@ -92,7 +92,7 @@ class _View:
             *(pattern_key(t, condition.regex) for t in condition.texts),
             *(template_key(t) for t in condition.templates),
         )
-        found = [o for n in names for o in self._by_name.get(n, ()) if _facts_fit(o.facts, condition.where)]
+        found = [o for n in names for o in self._by_name.get(n, ()) if facts_fit(o.facts, condition.where)]
         if not found or condition.ranks is None:
             return found
         shown = frozenset[int]().union(*(o.ranks for o in found))
@@ -134,7 +134,8 @@ def _rule_out_stalls(decision: Decision, because: str, ranks: frozenset[int] | N
     decision.ruled_out[:0] = [(a.entry, because) for a in stalls]
 
 
-def _facts_fit(facts: Any, where: dict[str, Any]) -> bool:
+def facts_fit(facts: Any, where: dict[str, Any]) -> bool:
+    """Whether an observation has the facts that a condition asks for."""
     for name, expected in where.items():
         value = facts.get(name)
         if isinstance(expected, dict):

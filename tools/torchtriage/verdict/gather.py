@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from torchtriage.artefacts.inputs import Artefact, Inputs
     from torchtriage.artefacts.isolate import Outcome
+    from torchtriage.gpu.analyze import Process
     from torchtriage.knowledge.entries import Condition
     from torchtriage.knowledge.load import Playbook
     from torchtriage.knowledge.templates import Template
@@ -34,8 +35,10 @@ TASK_OF_KIND = {
     "ras": "ras",
     "trace": "trace",
     "proc_facts": "proc",
+    "nvidia_smi": "gpu",
+    "manifest": "gpu_unanswered",
 }
-# Kinds that are recognised and say something about the job, but that nothing here judges yet.
+# Kinds that are recognised and say something about the job, of which nothing here judges all or any yet.
 UNJUDGED = {
     "memory_snapshot": "memory snapshot",
     "nvidia_smi": "nvidia-smi output",
@@ -87,6 +90,8 @@ class Findings:
     """What was damaged, unreadable or missing: forbids the verdict healthy."""
     notes: list[str] = field(default_factory=list[str])
     """What was left out without loss."""
+    processes: list[Process] = field(default_factory=list["Process"])
+    """The job's processes by node, where their facts were given."""
     hints: list[str] = field(default_factory=list[str])
     """What analyzers could not tell from their kind of evidence; of interest when nothing else tells it either."""
 
@@ -164,6 +169,11 @@ def scan_logs(
     findings.observations.extend(_of_message(m, known[m.key]) for m in messages)
     findings.notes.extend(found.notes)
     return found
+
+
+def add_signals(signals: Iterable[Signal], findings: Findings) -> None:
+    """Add what an analyzer found."""
+    findings.observations.extend(_of_signal(s) for s in signals)
 
 
 def log_patterns(book: Playbook) -> PatternSet:
@@ -268,8 +278,38 @@ def _analyze_proc(outcomes: Sequence[Outcome], rank_of_pid: dict[int, int], find
     for pid, rank in found.rank_of_pid.items():
         rank_of_pid.setdefault(pid, rank)
     findings.ranks.update(found.ranks)
+    findings.processes = _processes(outcomes)
     findings.observations.extend(_of_signal(s) for s in found.signals if not _foreign(s, findings))
     findings.losses.extend(found.notes)
+
+
+def _processes(outcomes: Sequence[Outcome]) -> list[Process]:
+    from torchtriage.gpu.analyze import Process, node_of
+
+    return [
+        Process(f["pid"], node_of(o.artefact.name), f["rank"], f["local_rank"], is_rank=f["role"] == "rank")
+        for o in outcomes
+        for f in [o.result]
+    ]
+
+
+def _analyze_gpus(outcomes: Sequence[Outcome], rank_of_pid: dict[int, int], findings: Findings) -> None:
+    from torchtriage.gpu.analyze import Process, analyze
+
+    processes = findings.processes or [Process(pid, "", rank, None, is_rank=True) for pid, rank in rank_of_pid.items()]
+    found = analyze([(o.artefact.name, o.result) for o in outcomes], processes)
+    findings.kinds_read.add("gpu")
+    findings.observations.extend(_of_signal(s) for s in found.signals if not _foreign(s, findings))
+    findings.losses.extend(found.notes)
+    if found.not_judged:
+        findings.unjudged["nvidia_smi"] = found.not_judged
+
+
+def _analyze_unanswered(outcomes: Sequence[Outcome], rank_of_pid: dict[int, int], findings: Findings) -> None:
+    from torchtriage.gpu.analyze import unanswered
+
+    del rank_of_pid
+    findings.observations.extend(_of_signal(s) for s in unanswered([(o.artefact.name, o.result) for o in outcomes]))
 
 
 def _analyze_traces(outcomes: Sequence[Outcome], rank_of_pid: dict[int, int], findings: Findings) -> None:
@@ -282,13 +322,15 @@ def _analyze_traces(outcomes: Sequence[Outcome], rank_of_pid: dict[int, int], fi
     findings.losses.extend(found.notes)
 
 
-# In this order: RAS answers and facts of processes tell ranks to the stacks.
+# In this order: RAS answers and facts of processes tell ranks to the stacks and the GPUs.
 _ANALYZERS = {
     "ras": _analyze_ras,
     "flight": _analyze_flight,
     "proc": _analyze_proc,
     "stacks": _analyze_stacks,
     "trace": _analyze_traces,
+    "gpu": _analyze_gpus,
+    "gpu_unanswered": _analyze_unanswered,
 }
 
 
@@ -297,7 +339,7 @@ def _account_for_the_rest(inputs: Inputs, findings: Findings) -> None:
     findings.losses.extend((*inputs.gaps, *inputs.unopened()))
     for artefact in inputs.artefacts:
         name = clean_text(artefact.name)
-        if artefact.kind in UNJUDGED:
+        if artefact.kind in UNJUDGED and artefact.kind not in TASK_OF_KIND:
             findings.unjudged.setdefault(artefact.kind, []).append(name)
         elif artefact.kind == "text":
             findings.notes.append(f"{name}: text that is no log; not judged")

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import shlex
 from typing import TYPE_CHECKING
 
 from torchtriage.artefacts.clean import clean_text
 from torchtriage.report import SUSPECTED_FROM, Verdict
 from torchtriage.verdict.compose import UNSEEN
-from torchtriage.wording import rank_words
+from torchtriage.wording import next_lines, rank_words
 
 if TYPE_CHECKING:
-    from torchtriage.report import Evidence, NextCheck, Recognised, Report
+    from torchtriage.report import Evidence, Recognised, Report
 
 MAX_QUOTE_CHARS = 170
 MAX_MEANINGS = 5
@@ -93,21 +92,7 @@ def closing_lines(report: Report) -> list[str]:
         lines += [f"  {gap}" for gap in report.gaps]
     if isinstance(report, Verdict) and report.bundle is not None:
         lines.append(f"Bundle: {clean_text(report.bundle, 300)}")
-    for check in report.next_checks:
-        lines.append(f"Next: {command(check)}")
-        lines.append(f"      {check.why}")
-    return lines
-
-
-def command(check: NextCheck) -> str:
-    """A check as a command line that can be typed."""
-    words = ["torchtriage", check.tool.replace("_", "-")]
-    for name, value in check.arguments.items():
-        if name in ("paths", "query"):
-            words += [shlex.quote(clean_text(str(v))) for v in (value if isinstance(value, list) else [value])]  # pyright: ignore[reportUnknownVariableType,reportUnknownArgumentType]
-        else:
-            words += [f"--{name.replace('_', '-')}", shlex.quote(clean_text(str(value)))]
-    return " ".join(words)
+    return lines + next_lines(report.next_checks)
 
 
 def _culprits(verdict: Verdict) -> str:

@@ -38,7 +38,9 @@ _PLACEHOLDER = re.compile(r"\{(\w+)\}")
 # That a process ended tells least, with what error a little more: everything else says how it came to that.
 _ENDS = {"log.python_exception": 1, "log.process_exit": 2}
 # Observations that tell nothing by themselves: a text that is only named somewhere, a moment that is as it should be.
-_NOTHING_TO_TELL = frozenset({"log.pattern", "log.template", "log.finished_on_some", "ras.in_step"})
+_NOTHING_TO_TELL = frozenset(
+    {"log.pattern", "log.template", "log.finished_on_some", "ras.in_step", "gpu.spinning", "gpu.idle"}
+)
 
 # What a message must tell to be a headline: that something went wrong, and not merely that it was noticed.
 _SPEAKS_OF_TROUBLE = frozenset({"cause", "symptom"})
@@ -47,13 +49,13 @@ _MANY_ALIKE = 3
 
 def summary_of(best: Assessment) -> str:
     """The entry's first line of which everything is known."""
-    known = _known(best.observed)
+    known = known_facts(best.observed)
     if best.ranks:
         known["ranks"] = rank_words(best.ranks)
     if seen := frozenset[int]().union(*(o.ranks for o in best.observed)):
         known["seen_ranks"] = rank_words(seen)
     for template in best.entry.summary:
-        if (line := _fill(template, known)) is not None:
+        if (line := fill(template, known)) is not None:
             return _with_first_mover(line[:1].upper() + line[1:], best)
     return best.entry.title
 
@@ -62,13 +64,13 @@ def _with_first_mover(line: str, best: Assessment) -> str:
     """Of a cause that is only suspected, also say what is known: which rank did not join which collective."""
     movers = [] if best.proven else [o for o in best.observed if o.name in _FIRST_MOVERS and "seq" in o.facts]
     for observation in sorted(movers, key=lambda o: _place(o.name)):
-        detail = _fill(SIGNALS[observation.name].detail, _known([observation]))
+        detail = fill(SIGNALS[observation.name].detail, known_facts([observation]))
         if detail and f"number {observation.facts['seq']}" not in line:
             return f"{line}; {detail}"
     return line
 
 
-def _known(observed: Sequence[Observation]) -> dict[str, str]:
+def known_facts(observed: Sequence[Observation]) -> dict[str, str]:
     """The facts of observations as words; the first that has a fact tells it."""
     known: dict[str, str] = {}
     for observation in observed:
@@ -87,7 +89,7 @@ def _fact_words(name: str, value: str | float) -> str:
     return quoted(value, MAX_QUOTED_CHARS)
 
 
-def _fill(template: str, known: dict[str, str]) -> str | None:
+def fill(template: str, known: dict[str, str]) -> str | None:
     """The template with its names filled in; None when one is not known."""
     if not template or any(name not in known for name in _PLACEHOLDER.findall(template)):
         return None
@@ -103,7 +105,7 @@ def open_summary(findings: Findings, candidates: Sequence[Candidate], recognised
         alike = [o for o in found if o.name == first.name and _same_call(o, first)]
         ranks = frozenset[int]().union(*(o.ranks for o in alike))
         who = f" ({rank_words(ranks)})" if ranks else ""
-        detail = _fill(SIGNALS[first.name].detail, _known([first]))
+        detail = fill(SIGNALS[first.name].detail, known_facts([first]))
         seen = f"{SIGNALS[first.name].meaning}{who}{': ' + detail if detail else ''}"
         # Where the numbers name nobody, a message may.
         named = next((m for m in messages if m.ranks), None) if not ranks else None
@@ -152,7 +154,7 @@ def telling(observations: Sequence[Observation]) -> list[Observation]:
     """What an undecided verdict should show: trouble first, then what is not plainly good."""
     order = {"trouble": 0, "neutral": 1, "good": 2}
     # What known messages mean has a place of its own in the verdict.
-    found = [o for o in observations if o.evidence and o.name != "log.template"]
+    found = [o for o in observations if o.evidence and o.name != "log.template" and o.kind != "said"]
     return sorted(
         found,
         key=lambda o: (o.name not in _FIRST_MOVERS and order[o.health], _place(o.name), o.order),
@@ -169,6 +171,7 @@ def says_something(observations: Sequence[Observation]) -> list[Observation]:
         o
         for o in telling(observations)
         if o.health != "good"
+        and o.kind != "said"
         and o.name not in _NOTHING_TO_TELL
         and (o.kind != "stacks" or o.facts.get("peers_waiting"))
     ]

@@ -10,7 +10,7 @@ from torchtriage.knowledge.load import load_playbook
 from torchtriage.report import Verdict
 from torchtriage.verdict.compose import compose, compose_several_runs
 from torchtriage.verdict.decide import decide
-from torchtriage.verdict.gather import Findings, gather, scan_logs
+from torchtriage.verdict.gather import Findings, add_signals, gather, scan_logs
 from torchtriage.verdict.runs import several_runs
 from torchtriage.verdict.symptom import compose_symptom
 
@@ -52,7 +52,7 @@ def triage(
 
         collected = collect(pids=pids, job=job, output=output, progress=progress)
         if collected.bundle is None:
-            return Verdict(tool="triage", status="inconclusive", summary=collected.summary, gaps=[collected.summary])
+            return Verdict(tool="triage", status="inconclusive", summary=collected.summary)
         verdict = triage([*path_names(paths), collected.bundle], progress=progress)
         verdict.bundle = collected.bundle
         verdict.gaps[:0] = collected.gaps[:MAX_COLLECT_GAPS]
@@ -86,6 +86,7 @@ def explain_symptom(
         InputNotFoundError, OutsideRootsError: a path cannot be read.
     """
     from torchtriage.logs.scan.read import text_source
+    from torchtriage.prose.analyze import said
 
     if not text.strip():
         raise BadCallError(
@@ -100,5 +101,6 @@ def explain_symptom(
     else:
         findings = Findings()
     scan_logs([text_source(text)], book, findings)
+    add_signals(said(text), findings)
     decision = decide(book, findings.observations, findings.ranks)
     return compose_symptom(text, book, decision, findings, path_names(paths or []))

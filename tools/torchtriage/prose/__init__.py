@@ -1,0 +1,1 @@
+"""What people say about a job in their own words."""

@@ -1,0 +1,109 @@
+"""What is said about a job, as signals: the phrases are data (skill/statements.yaml); what is denied is not said."""
+
+from __future__ import annotations
+
+import functools
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from torchtriage.artefacts.evidence import quote_line
+from torchtriage.errors import KnowledgeError
+from torchtriage.knowledge.cached import load_yaml
+from torchtriage.knowledge.locate import data_root
+from torchtriage.prose.read import sentences
+from torchtriage.report import SIGNALS, Scope, Signal
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+MAX_EVIDENCE = 3
+_DENIED_WITHIN_CHARS = 32
+_DENIAL = re.compile(
+    r"\b(?:no|not|never|without|nothing|none|nobody|neither|nor|free of|zero|0|\w{2,6}n't|cannot|can not)\b"
+    r"[^,;:]{0,28}$",
+    re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True)
+class Statement:
+    """One thing that people say, in the ways they say it."""
+
+    signal: str
+    regexes: tuple[re.Pattern[str], ...]
+    deniable: bool
+    """Whether a negation before it takes it back."""
+    matches: tuple[str, ...]
+    rejects: tuple[str, ...]
+
+
+def said(text: str, artefact: str = "text") -> list[Signal]:
+    """The signals ``said.*`` of a text, each once, with the sentences that say it."""
+    found: dict[str, Signal] = {}
+    known = load_statements()
+    for sentence in sentences(text):
+        for statement, groups in _said_in(sentence.text, known):
+            evidence = quote_line(artefact, sentence.line_number, sentence.line, statement.signal)
+            signal = found.get(statement.signal)
+            if signal is None:
+                facts = {name: _value(value) for name, value in groups.items() if value is not None}
+                ranks = [value for name, value in facts.items() if name == "rank" and isinstance(value, int)]
+                found[statement.signal] = Signal(
+                    name=statement.signal, scope=Scope(ranks=ranks), facts=facts, evidence=[evidence]
+                )
+            elif len(signal.evidence) < MAX_EVIDENCE and evidence not in signal.evidence:
+                signal.evidence.append(evidence)
+    return list(found.values())
+
+
+def _said_in(sentence: str, known: tuple[Statement, ...]) -> Iterator[tuple[Statement, Mapping[str, str | None]]]:
+    for statement in known:
+        for regex in statement.regexes:
+            match = regex.search(sentence)
+            if match and not (statement.deniable and is_denied(sentence, match.start())):
+                yield statement, match.groupdict()
+                break
+
+
+def is_denied(sentence: str, start: int) -> bool:
+    """Whether a negation stands shortly before a place of a sentence, in the same clause."""
+    return _DENIAL.search(sentence[max(0, start - _DENIED_WITHIN_CHARS) : start]) is not None
+
+
+def _value(text: str) -> int | float | str:
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
+
+
+@functools.cache
+def load_statements(root: Path | None = None) -> tuple[Statement, ...]:
+    """The phrases of skill/statements.yaml.
+
+    Raises:
+        KnowledgeError: one names no registered signal, or its expression cannot be used.
+    """
+    path = (root or data_root()) / "skill" / "statements.yaml"
+    found: list[Statement] = []
+    for raw in load_yaml(path)["statements"]:
+        if raw["signal"] not in SIGNALS:
+            raise KnowledgeError(f"{path}: no signal is called {raw['signal']!r}")
+        try:
+            regexes = tuple(re.compile(regex, re.IGNORECASE) for regex in raw["regexes"])
+        except re.error as error:
+            raise KnowledgeError(f"{path}: {raw['signal']}: {error}") from error
+        found.append(
+            Statement(
+                signal=raw["signal"],
+                regexes=regexes,
+                deniable=raw.get("deniable", True),
+                matches=tuple(raw.get("matches", ())),
+                rejects=tuple(raw.get("rejects", ())),
+            )
+        )
+    return tuple(found)
