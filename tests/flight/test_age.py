@@ -31,7 +31,9 @@ def _found(*calls_by_rank: list[dict[str, Any]], after_ms: int | None, timeout_m
 def test_a_call_that_a_peer_has_not_made_yet_is_no_fault_a_moment_later() -> None:
     found = _found([*STEPS, OPEN], STEPS, [*STEPS, OPEN], after_ms=300)
     assert (found.divergences, found.culprit_ranks) == ([], [])
-    assert [(s.name, s.facts["oldest_wait_ms"]) for s in found.signals] == [("flight.in_step", 300)]
+    in_step, young = found.signals
+    assert (in_step.name, in_step.facts["oldest_wait_ms"]) == ("flight.in_step", 300)
+    assert (young.name, young.facts["oldest_wait_s"]) == ("flight.waits_young", 0.3)
     assert "0.3 s old when it was dumped" in found.gaps[0]
 
 

@@ -131,12 +131,12 @@ def written(found: list[dict[str, Any]], after_ms: int) -> list[RankDump]:
 
 def test_a_rank_that_is_quiet_for_far_longer_than_ever_before_is_not_in_step() -> None:
     judged = analyze(written(rank_2_behind(), 1500))
-    assert (judged.divergences, names(judged)) == ([], [])
+    assert (judged.divergences, names(judged)) == ([], ["flight.waits_young"])
     assert any("peers wait for rank 2" in gap for gap in judged.gaps)
 
 
 def test_a_rank_that_is_a_moment_late_is_in_step() -> None:
-    assert names(analyze(written(rank_2_behind(), 100))) == ["flight.in_step"]
+    assert names(analyze(written(rank_2_behind(), 100))) == ["flight.in_step", "flight.waits_young"]
 
 
 def test_an_unknown_state_of_one_waiting_rank_hides_nobody() -> None:

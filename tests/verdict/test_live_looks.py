@@ -130,3 +130,15 @@ def test_a_rank_that_a_second_look_finds_where_its_peers_wait_did_not_hang() -> 
 
 def test_nothing_hangs_where_a_rank_that_waited_for_its_peers_went_on() -> None:
     assert answer(LOADS, WAIT, seen("stacks.moving", 2, waited=True, where_later="step (a.py:4)"), n_ranks=3)[0] is None
+
+
+@pytest.mark.parametrize(("oldest_wait_s", "found"), [(0.6, None), (4.0, "rank0-only-work-outlasts-timeout")])
+def test_a_wait_that_began_after_the_first_look_is_no_stall(oldest_wait_s: float, found: str | None) -> None:
+    """A job that saves often is found at its save by both looks, and its peers in the barrier after it."""
+    looks = [
+        seen("stacks.checkpointing", 0, peers_waiting=True, certain=True),
+        seen("stacks.waiting_on_gpu", 1, all_but_one=True, certain=True),
+        seen("stacks.still", 0, 1, all_ranks=True, seconds_between=3.0),
+    ]
+    young = seen("flight.waits_young", 0, 1, oldest_wait_s=oldest_wait_s)
+    assert answer(*looks, young)[0] == found

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from torchtriage.artefacts.clean import clean_text
 from torchtriage.flight.attempts import folder_of
 from torchtriage.flight.blame import judge_job
-from torchtriage.flight.in_step import in_step_signal
+from torchtriage.flight.in_step import in_step_signal, young_signal
 from torchtriage.flight.job import build_job
 from torchtriage.flight.picture import picture_of
 from torchtriage.report import Divergence, FlightGroup, Signal
@@ -82,6 +82,8 @@ def analyze(dumps: Sequence[RankDump]) -> FlightFindings:
         and (signal := in_step_signal(job, judged.moving)) is not None
     ):
         found.signals.append(signal)
+    if (young := young_signal(job)) is not None:
+        found.signals.append(young)
     return found
 
 

@@ -1,4 +1,4 @@
-"""When all is well: the signal that says so, and what has to be seen for it."""
+"""When all is well, or nothing has waited long yet: the signals that say so, and what has to be seen for them."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from torchtriage.report import Evidence
 
 IN_STEP = "flight.in_step"
+YOUNG = "flight.waits_young"
 
 
 def in_step_signal(job: Job, moving: set[int]) -> Signal | None:
@@ -58,6 +59,23 @@ def in_step_signal(job: Job, moving: set[int]) -> Signal | None:
             evidence += quote_status(member, "last_completed_collective", IN_STEP)
     names = list(dict.fromkeys(clean_text(g.name, 120) for g in job.groups))[:64]
     return Signal(name=IN_STEP, scope=Scope(ranks=sorted(job.dumps), groups=names), facts=facts, evidence=evidence)
+
+
+def young_signal(job: Job) -> Signal | None:
+    """The signal that no unfinished call had waited long when the dumps were written, if that is known of all."""
+    shared = [group for group in job.groups if len(group.ranks) > 1]
+    wait_ms = oldest_wait_ms(shared)
+    if wait_ms is None:
+        return None
+    evidence = [
+        quote
+        for group in shared
+        for track in group.tracks
+        if track.first_unfinished is not None
+        for quote in quote_call(track, track.first_unfinished, YOUNG, ("profiling_name",), site=False)
+    ]
+    facts: dict[str, Any] = {"oldest_wait_s": wait_ms / 1000}
+    return Signal(name=YOUNG, scope=Scope(ranks=sorted(job.dumps)), facts=facts, evidence=evidence[:2])
 
 
 def _counted_alike(group: Group) -> bool:

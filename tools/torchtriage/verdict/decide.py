@@ -107,12 +107,14 @@ class _View:
 def _goes_on(view: _View) -> bool:
     """Whether a second look found most ranks elsewhere in the program, or one go on that had waited for its peers.
 
-    One alone that did not wait may be polling in a loop.
+    One alone that did not wait may be polling in a loop. A call that is younger than the first look was made since.
     """
     looks = view.matching(_named("stacks.moving"))
     moving = frozenset[int]().union(*(o.ranks for o in looks))
     most = len(moving) > 1 and len(moving) * 2 > len(view.ranks)
-    return most or any(o.facts.get("waited") for o in looks)
+    apart_s = [o.facts.get("seconds_between") or 0 for o in view.matching(_named("stacks.still"))]
+    young = any(o.facts["oldest_wait_s"] < min(apart_s, default=0) for o in view.matching(_named("flight.waits_young")))
+    return most or young or any(o.facts.get("waited") for o in looks)
 
 
 def _joined_their_peers(view: _View) -> frozenset[int]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 from torchtriage.artefacts.clean import clean_text
+from torchtriage.lazy_re import lazy_re
 from torchtriage.report import SIGNALS
 from torchtriage.wording import bytes_words, quoted, rank_words
 
@@ -33,13 +33,21 @@ MAX_QUOTED_CHARS = 110
 # Facts that an analyzer words itself.
 _OUR_WORDS = frozenset({"why", "cause", "waiting", "done", "sides", "first_seen"})
 # One word without blanks, or a place of the program: function (file:line).
-_WORD_OR_PLACE = re.compile(r"[\w.:/<>@+%-]{1,80}|[\w.<>]{1,80} \([\w./<>@+-]{1,110}(?::\d{1,7})?\)")
-_PLACEHOLDER = re.compile(r"\{(\w+)\}")
+_WORD_OR_PLACE = lazy_re(r"[\w.:/<>@+%-]{1,80}|[\w.<>]{1,80} \([\w./<>@+-]{1,110}(?::\d{1,7})?\)")
+_PLACEHOLDER = lazy_re(r"\{(\w+)\}")
 # That a process ended tells least, with what error a little more: everything else says how it came to that.
 _ENDS = {"log.python_exception": 1, "log.process_exit": 2}
 # Observations that tell nothing by themselves: a text that is only named somewhere, a moment that is as it should be.
 _NOTHING_TO_TELL = frozenset(
-    {"log.pattern", "log.template", "log.finished_on_some", "ras.in_step", "gpu.spinning", "gpu.idle"}
+    {
+        "log.pattern",
+        "log.template",
+        "log.finished_on_some",
+        "ras.in_step",
+        "gpu.spinning",
+        "gpu.idle",
+        "flight.waits_young",
+    }
 )
 
 # What a message must tell to be a headline: that something went wrong, and not merely that it was noticed.
