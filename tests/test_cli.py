@@ -46,6 +46,7 @@ def test_triage_puts_the_verdict_in_the_first_line(cases: Path, capsys: pytest.C
         (["analyze-flight-recorder", "case-001/inputs"], "analyze-flight-recorder"),
         (["dump-stacks", "case-006/inputs"], "dump-stacks"),
         (["playbook", "uneven-batches-per-rank"], "playbook"),
+        (["playbook", "hang"], "playbook"),
     ],
 )
 def test_json_is_one_object_that_its_schema_accepts(

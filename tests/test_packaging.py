@@ -163,7 +163,9 @@ def test_the_console_script_works(from_editable: Install, from_wheel: Install, c
 def test_the_decision_tree_and_every_playbook_entry_are_found(install: Install, tmp_path: Path) -> None:
     code = (
         "from torchtriage.knowledge.load import load_playbook; from torchtriage.knowledge.tree import load_tree;"
-        "from torchtriage.knowledge.locate import data_root; book = load_playbook(); load_tree();"
+        "from torchtriage.knowledge.tree import reference_page;"
+        "[reference_page(b['name']) for b in load_tree()['branches']];"
+        "from torchtriage.knowledge.locate import data_root; book = load_playbook();"
         "assert all(book.text(e) for e in book.entries.values()); assert (data_root() / 'SKILL.md').is_file();"
         "print(len(book.entries))"
     )
@@ -192,7 +194,8 @@ def test_the_wheel_holds_the_knowledge_and_nothing_of_the_workshop(wheel: Path) 
     packed = [name.removeprefix("torchtriage/_data/playbook/") for name in names if "_data/playbook/" in name]
     assert sorted(name for name in packed if name.endswith(".md")) == entries
     needed = ("_data/playbook/schema.json", "_data/skill/decision_tree.yaml", "_data/SKILL.md", "py.typed")
-    assert {f"torchtriage/{name}" for name in needed} <= set(names)
+    pages = [f"_data/{page.relative_to(ROOT)}" for page in (ROOT / "skill" / "reference").glob("*.md")]
+    assert {f"torchtriage/{name}" for name in (*needed, *pages)} <= set(names)
     assert any(name.endswith(".dist-info/licenses/LICENSE") for name in names)
     assert not [name for name in names if "__pycache__" in name or "/tests/" in name or "cases/" in name]
 

@@ -103,19 +103,34 @@ async def test_a_wrong_call_is_a_tool_error_that_says_what_to_do(
 async def test_every_resource_can_be_read(client: Client) -> None:
     listed = [str(r.uri) for r in (await client.list_resources()).resources]
     assert listed == ["triage://decision-tree", "triage://playbook", "triage://schema/verdict"]
-    for uri in [*listed, "triage://playbook/uneven-batches-per-rank"]:
+    for uri in [*listed, "triage://playbook/uneven-batches-per-rank", "triage://reference/hang"]:
         (content,) = (await client.read_resource(uri)).contents
         assert content.text.strip()
     schema = json.loads((await client.read_resource("triage://schema/verdict")).contents[0].text)
     jsonschema.Draft202012Validator.check_schema(schema)
     templates = [t.uri_template for t in (await client.list_resource_templates()).resource_templates]
-    assert templates == ["triage://playbook/{failure_mode}"]
+    assert templates == ["triage://reference/{branch}", "triage://playbook/{failure_mode}"]
 
 
 @pytest.mark.parametrize("name", ["no-such-mode", "..%2F..%2Fetc%2Fpasswd"])
 async def test_an_entry_that_does_not_exist_is_an_error(client: Client, name: str) -> None:
     with pytest.raises(MCPError):
         await client.read_resource(f"triage://playbook/{name}")
+
+
+@pytest.mark.parametrize("name", ["no-such-branch", "HANG", "..%2F..%2FSKILL"])
+async def test_a_branch_that_does_not_exist_is_an_error(client: Client, name: str) -> None:
+    with pytest.raises(MCPError):
+        await client.read_resource(f"triage://reference/{name}")
+
+
+async def test_a_branch_has_the_same_page_as_resource_and_from_the_playbook(client: Client) -> None:
+    (content,) = (await client.read_resource("triage://reference/nccl_timeout")).contents
+    result = await client.call_tool("playbook", {"query": "nccl-timeout"})
+    assert content.text == result.content[0].text == result.structured_content["text"]
+    reference = ResourceTemplateReference(type="ref/resource", uri="triage://reference/{branch}")
+    completed = await client.complete(reference, {"name": "branch", "value": "nc"})
+    assert completed.completion.values == ["nccl_timeout"]
 
 
 async def test_the_prompt_starts_a_triage(client: Client) -> None:
@@ -175,7 +190,7 @@ async def test_a_live_collect_lands_inside_a_root_and_triage_takes_it(live_clien
     assert Path(report["bundle"]).is_relative_to(tmp_path / "root")
     assert (Path(report["bundle"]) / "manifest.json").is_file()
     assert elsewhere.is_file()
-    assert f"next: torchtriage triage {report['bundle']}" in result.content[0].text
+    assert f"Next: torchtriage triage {report['bundle']}" in result.content[0].text
     for bundle in (report["bundle"], str(elsewhere)):
         judged = await live_client.call_tool("triage", {"paths": [bundle]})
         assert judged.is_error is False, judged.content

@@ -196,7 +196,7 @@ async def _everything_answers(client: Client, cases: Path) -> None:
         (content,) = (await client.read_resource(str(resource.uri))).contents
         assert content.text.strip()
     for template in (await client.list_resource_templates()).resource_templates:
-        uri = template.uri_template.replace("{failure_mode}", "uneven-batches-per-rank")
+        uri = template.uri_template.replace("{failure_mode}", "uneven-batches-per-rank").replace("{branch}", "hang")
         (content,) = (await client.read_resource(uri)).contents
         assert content.text.strip()
     outside = await client.call_tool("triage", {"paths": ["/etc/hostname"]})

@@ -1,4 +1,4 @@
-"""The tool ``playbook``: one entry whole, what a known message means, or the entries that fit some words."""
+"""The tool ``playbook``: an entry or a branch's page whole, what a message means, or the entries that fit words."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from torchtriage.artefacts.clean import clean_text
 from torchtriage.knowledge.load import load_playbook
 from torchtriage.knowledge.search import search
 from torchtriage.knowledge.templates import ROLES, template_of_pattern
+from torchtriage.knowledge.tree import branch_named, reference_page
 from torchtriage.report import NextCheck, PlaybookHit, PlaybookReport
+from torchtriage.wording import next_lines
 
 if TYPE_CHECKING:
     from torchtriage.knowledge.entries import Condition
@@ -24,8 +26,9 @@ def playbook(query: str | None = None) -> PlaybookReport:
     """Look up the playbook.
 
     Args:
-        query: a failure-mode id (the whole entry comes back), a line of a log or the id of a message (what it means),
-            words (the best entries), or nothing (all entries).
+        query: a failure-mode id (the whole entry comes back), a branch such as ``hang`` (its page: the questions that
+            separate, and its failure modes), a line of a log or the id of a message (what it means), words (the best
+            entries), or nothing (all entries).
     """
     book = load_playbook()
     asked = (query or "").strip()
@@ -41,12 +44,22 @@ def playbook(query: str | None = None) -> PlaybookReport:
             text=_body(book.text(entry)),
             hits=[PlaybookHit(failure_mode=entry.id, title=entry.title, branch=entry.branch, score=1.0)],
         )
-    if not asked:
+    branch = branch_named(asked)
+    if not asked or branch is not None:
         hits = [
-            PlaybookHit(failure_mode=e.id, title=e.title, branch=e.branch, score=0.0) for e in book.entries.values()
+            PlaybookHit(failure_mode=e.id, title=e.title, branch=e.branch, score=0.0)
+            for e in book.entries.values()
+            if branch in (None, e.branch)
         ]
         hits.sort(key=lambda h: (h.branch, h.failure_mode))
-        return PlaybookReport(tool="playbook", status="found", summary=f"{len(hits)} failure modes", hits=hits)
+        return PlaybookReport(
+            tool="playbook",
+            status="found",
+            summary=f"{len(hits)} failure modes" + (f" of the branch {branch}" if branch else ""),
+            branch=branch,
+            text=reference_page(branch) if branch else "",
+            hits=hits,
+        )
     messages = _messages(book, asked[:MAX_QUERY_CHARS])
     naming = [i for message in messages for i in _naming(book, message)]
     found = dict.fromkeys(naming, 1.0) | {i: s for i, s in search(book, asked, MAX_HITS) if i not in naming}
@@ -125,7 +138,7 @@ def _body(text: str) -> str:
 
 def render(report: PlaybookReport) -> str:
     """The report as text for a person or an agent."""
-    if report.failure_mode:
+    if report.failure_mode or report.branch:
         return report.text
     lines = [report.text or report.summary]
     if report.text and report.hits:
@@ -136,5 +149,5 @@ def render(report: PlaybookReport) -> str:
             branch = hit.branch
             lines.append(f"{branch}:")
         lines.append(f"  {hit.failure_mode}: {hit.title}")
-    lines.extend(f"next: {c.tool} {c.arguments.get('query', '')} - {c.why}" for c in report.next_checks)
+    lines += next_lines(report.next_checks)
     return "\n".join(lines)
