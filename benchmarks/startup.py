@@ -1,4 +1,4 @@
-"""Measure how long torchtriage takes from process start to its answer: help, triage, and the MCP server's first answer.
+"""Measure how long torchtriage takes from process start to its answer: help, triage, a pasted text, the server.
 
     python benchmarks/startup.py [--runs 7] [--server-runs 15] [--output benchmarks/results/startup.json]
 
@@ -19,13 +19,28 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from large_playbook import copy_tree, pad_playbook
 from measuring import RESULTS, ROOT, Run, spread, table, timed, undisturbed, versions, write_results
 
-TARGETS_S = {"help": 0.15, "triage": 0.6, "server": 0.9}
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+TARGETS_S = {"help": 0.15, "triage": 0.6, "explain-symptom": 0.5, "server": 0.9}
 N_ENTRIES, N_PATTERNS = 150, 600
+# What is pasted: lines of recorded logs, among which somebody says a few words.
+PASTED = {
+    "exception": ("rank_exception.log", "sigkill.log", "nan_fp16.log"),
+    "device assert": ("embedding_oob.log", "frag_oom.log"),
+}
+PASTED_LINES, LINES_PER_REMARK = 200, 13
+REMARKS = (
+    "Our job hangs after about an hour and I do not know why.",
+    "It always stops on the same node, the other ranks wait for it.",
+    "What we tried: more timeouts, without any luck.",
+    "Is this normal, or is something wrong with the network?",
+)
 LIMIT_S = 60.0
 
 _COUNT = (
@@ -100,6 +115,26 @@ def triage_row(case: str, environment: dict[str, str], runs: int, playbook: str,
     return {**row, "target_s": TARGETS_S["triage"], "verdict": verdict_of(done.output)}
 
 
+def pasted_text(logs: Sequence[str]) -> str:
+    """Lines of logs with remarks among them, as somebody would paste them."""
+    folder = ROOT / "tests" / "data" / "logs"
+    lines = [line for name in logs for line in (folder / name).read_text(encoding="utf-8").splitlines()]
+    for number, remark in enumerate(REMARKS * 4):
+        lines.insert(number * LINES_PER_REMARK, remark)
+    return "\n".join(lines[:PASTED_LINES])
+
+
+def explain_row(case: str, environment: dict[str, str], runs: int, playbook: str) -> dict[str, Any]:
+    """Explain a pasted text with a warm index."""
+    command = [sys.executable, "-m", "torchtriage", "explain-symptom", "--text", pasted_text(PASTED[case])]
+    timed(command, environment, 1, LIMIT_S)
+    done = timed(command, environment, runs, LIMIT_S)
+    if done.code not in (0, 1, 3):
+        raise RuntimeError(f"explain-symptom of {case} ended with {done.code}: {done.output[:300]}")
+    row = {"what": "explain-symptom", "case": case, "playbook": playbook, "index": "warm", **spread(done.runs)}
+    return {**row, "target_s": TARGETS_S["explain-symptom"], "verdict": verdict_of(done.output)}
+
+
 def product_rows(
     playbook: str, environment: dict[str, str], cache: Path, args: argparse.Namespace
 ) -> list[dict[str, Any]]:
@@ -119,6 +154,7 @@ def product_rows(
         name = cases[0].parent.name
         rows.append({"what": "triage", "case": name, "playbook": playbook, "index": "cold", **spread(cold)})
     rows += [triage_row(c.parent.name, environment, args.runs, playbook, c) for c in cases]
+    rows += [explain_row(case, environment, args.runs, playbook) for case in PASTED]
     for method in FIRST_REQUESTS:
         first_answer_s(environment, method)
         answers = undisturbed(functools.partial(first_answer_s, environment, method), args.server_runs)

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchtriage.artefacts.clean import _SECRETS, MASK, QUOTE_CHARS, _may_hold_secret, clean_text
+from torchtriage.artefacts.clean import _SECRETS, MASK, QUOTE_CHARS, _may_hold, _may_hold_secret, clean_text
 
 
 @pytest.mark.parametrize(
@@ -191,4 +191,10 @@ KEYS = ("token", "key", "api_key", "hf_", "auth", "_x", "--", "bearer ", "AKIA",
 def test_the_one_scan_misses_nothing_that_a_pattern_masks(pieces: list[str]) -> None:
     text = "".join(pieces)
     if not _may_hold_secret(text):
-        assert not any(pattern.search(text) for pattern, _ in _SECRETS)
+        assert not any(pattern.search(text) for pattern, *_ in _SECRETS)
+
+
+@given(st.lists(st.sampled_from([*PIECES, *KEYS, " ", "=", "a1b2c3d4e5f6g7", "-", "_"]), max_size=12))
+def test_every_text_that_a_pattern_masks_holds_one_of_its_words(pieces: list[str]) -> None:
+    text = "".join(pieces)
+    assert all(_may_hold(text, needed) for pattern, _, needed in _SECRETS if pattern.search(text))

@@ -31,7 +31,7 @@ SUSPECTED_FROM = 0.4
 class SignalSpec(BaseModel):
     """What a registered signal means and what it says about the job's health."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, defer_build=True)
 
     meaning: str
     health: Literal["trouble", "neutral", "good"]
@@ -241,6 +241,9 @@ SIGNALS: dict[str, SignalSpec] = {
     "flight.behind_on_complete": _spec("neutral", "a rank has completed fewer collectives of a group than its peers"),
     "flight.all_joined_none_finished": _spec("neutral", "all ranks joined a collective and none finished it"),
     "flight.dump_missing": _spec("neutral", "a member of a group left no dump"),
+    "flight.waits_young": _spec(
+        "neutral", "no unfinished call had waited long when the dumps were written", "{oldest_wait_s} s at most"
+    ),
     "flight.in_step": _spec("good", "all ranks of all groups issued the same calls, and none is left unfinished"),
     # NCCL RAS
     "ras.operation_counts_differ": _spec("neutral", "ranks of a communicator launched different numbers of operations"),

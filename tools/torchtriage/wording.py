@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 from torchtriage.artefacts.clean import clean_text
+from torchtriage.lazy_re import lazy_re
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -110,4 +110,4 @@ def _escape(character: str) -> str:
     return "".join(f"\\x{byte:02x}" for byte in character.encode("utf-8", errors="surrogateescape"))
 
 
-_NEEDS_NO_QUOTES = re.compile(r"[\w@%+=:,./\-]{1,4096}")
+_NEEDS_NO_QUOTES = lazy_re(r"[\w@%+=:,./\-]{1,4096}")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from torchtriage.lazy_re import lazy_re
+
 if TYPE_CHECKING:
+    import re
     from collections.abc import Sequence
 
 # Names come out of archives too and may be of any length; the end is what tells something.
@@ -32,22 +34,22 @@ _OTHER_RANK = "".join(
         "role",
     )
 )
-_RANK = re.compile(
+_RANK = lazy_re(
     rf"(?i)(?:^|(?<![a-z])){_OTHER_RANK}(?:global[_\-.]?)?rank[_\-.=]?0*(\d{{1,7}})(?!\d)(?![_\-.]\d\d[_\-.]\d\d)"
 )
 # Ray: worker-<worker id>-<job id>-<pid>.out
-_RAY_WORKER = re.compile(r"^(?:python-core-)?worker-[0-9a-f]{16,80}-[0-9a-f]{4,16}-(\d{1,10})$")
-_RANK_BEFORE_HOST = re.compile(r"(?i)rank[_\-.](?=[A-Za-z])")
-_NO_HOST = re.compile(r"[^\w\-.]")
-_RANK_AT_END = re.compile(r"[_\-.]0{0,64}(\d{1,7})$")
-_PID = re.compile(r"(?i)(?:^|[^a-z])pid[_\-.=]?(\d{1,10})(?!\d)")
+_RAY_WORKER = lazy_re(r"^(?:python-core-)?worker-[0-9a-f]{16,80}-[0-9a-f]{4,16}-(\d{1,10})$")
+_RANK_BEFORE_HOST = lazy_re(r"(?i)rank[_\-.](?=[A-Za-z])")
+_NO_HOST = lazy_re(r"[^\w\-.]")
+_RANK_AT_END = lazy_re(r"[_\-.]0{0,64}(\d{1,7})$")
+_PID = lazy_re(r"(?i)(?:^|[^a-z])pid[_\-.=]?(\d{1,10})(?!\d)")
 # Of "-1" after another mark the number is negative, and one of more digits is a date or a time.
-_LAST_NUMBER = re.compile(r"(?<!\d)(?<![_\-.=]-)(\d{1,7})$")
-_NUMBER_BEFORE = re.compile(r"(?<!\d)(\d{1,7})[_\-.]$")
-_NUMBER_ALONE = re.compile(r"(?:^|/)(\d{1,7})$")
+_LAST_NUMBER = lazy_re(r"(?<!\d)(?<![_\-.=]-)(\d{1,7})$")
+_NUMBER_BEFORE = lazy_re(r"(?<!\d)(\d{1,7})[_\-.]$")
+_NUMBER_ALONE = lazy_re(r"(?:^|/)(\d{1,7})$")
 _MIN_EQUAL_NUMBERS = 3
 """In so many folders a number at the end of all names is no rank: two attempts of one rank would be fewer."""
-_SAME_NAME_AGAIN = re.compile(r" \(\d{1,6}\)$")
+_SAME_NAME_AGAIN = lazy_re(r" \(\d{1,6}\)$")
 _EXTENSIONS = frozenset(
     {"txt", "log", "out", "err", "stdout", "stderr", "json", "jsonl", "pickle", "pkl", "pt"}
     | {"gz", "zst", "dump", "trace", "native", "svg", "raw", "md"}

@@ -7,9 +7,12 @@ import json
 import os
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torchtriage.errors import KnowledgeError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _VERSION = b"1"
 
@@ -20,8 +23,13 @@ def cache_folder() -> Path:
     return (Path(base) if base else Path.home() / ".cache") / "torchtriage"
 
 
-def load_yaml(path: Path) -> Any:
+def load_yaml(path: Path, prepare: Callable[[Any], Any] | None = None, version: str = "") -> Any:
     """What a YAML file of the package holds, from the user's cache folder where its content is known already.
+
+    Args:
+        path: the file.
+        prepare: makes of its content what is kept and returned instead, where that takes long.
+        version: of ``prepare``; another one finds nothing that was kept before.
 
     Raises:
         KnowledgeError: it is missing or no YAML.
@@ -30,7 +38,7 @@ def load_yaml(path: Path) -> Any:
         content = path.read_bytes()
     except OSError as error:
         raise KnowledgeError(f"{path}: cannot be read: {error}") from error
-    name = f"{path.stem}-{hashlib.blake2b(_VERSION + content, digest_size=16).hexdigest()}.json"
+    name = f"{path.stem}-{hashlib.blake2b(_VERSION + version.encode() + content, digest_size=16).hexdigest()}.json"
     kept = read_kept(name)
     if kept is not None:
         return kept
@@ -40,6 +48,8 @@ def load_yaml(path: Path) -> Any:
         value: Any = yaml.safe_load(content.decode("utf-8"))
     except (UnicodeDecodeError, yaml.YAMLError) as error:
         raise KnowledgeError(f"{path}: this is no YAML: {error}") from error
+    if prepare is not None:
+        value = prepare(value)
     keep(name, value)
     return value
 

@@ -11,16 +11,17 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from torchtriage.errors import KnowledgeError
+from torchtriage.lazy_re import lazy_re
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 HEADINGS = ("What you see", "Why it happens", "Prove it", "Fix it", "Confused with", "Known from")
 
-_FRONT_MATTER = re.compile(r"\A---\n(.*?)\n---\n", re.DOTALL)
-_HEADING = re.compile(r"^## (.+?)\s*$", re.MULTILINE)
-_ITEM = re.compile(r"^(?:-|\d+\.) (.*(?:\n  .*)*)", re.MULTILINE)
-_NEIGHBOUR = re.compile(r"`([a-z0-9-]+)`:\s*(.*)", re.DOTALL)
+_FRONT_MATTER = lazy_re(r"\A---\n(.*?)\n---\n", re.DOTALL)
+_HEADING = lazy_re(r"^## (.+?)\s*$", re.MULTILINE)
+_ITEM = lazy_re(r"^(?:-|\d+\.) (.*(?:\n  .*)*)", re.MULTILINE)
+_NEIGHBOUR = lazy_re(r"`([a-z0-9-]+)`:\s*(.*)", re.DOTALL)
 
 
 @dataclass(frozen=True)

@@ -5,15 +5,16 @@ What is no failure stands in the same index, so that a text can fit it better th
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import math
-import re
 from collections import Counter
 from typing import TYPE_CHECKING, TypedDict, cast
 
 from torchtriage.knowledge.background import load_backgrounds
 from torchtriage.knowledge.cached import keep, read_kept
 from torchtriage.knowledge.entries import split_document
+from torchtriage.lazy_re import lazy_re
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 # Robertson & Zaragoza 2009: the usual k1 and b; a title or an id weighs like three mentions in the text.
 _K1, _B, _TITLE_WEIGHT = 1.2, 0.75, 3
-_WORD = re.compile(r"[a-z][a-z0-9_]+|\d{2,}")
+_WORD = lazy_re(r"[a-z][a-z0-9_]+|\d{2,}")
 _STOP_TEXT = (
     "the a an and or of to in on at is are was were be been it its this that these those with without for "
     "from by as not no than then when while which who what how why all any one two each other another can "
@@ -33,7 +34,7 @@ _STOP = frozenset(_STOP_TEXT.split())
 MAX_QUERY_WORDS = 400
 MAX_QUERY_LINES = 5000
 MAX_LINE_CHARS = 4000
-INDEX_VERSION = "6"
+INDEX_VERSION = "7"
 NORMAL, ELSEWHERE = "normal/", "elsewhere/"
 """How the names of things that are no failure begin in :func:`scores`."""
 
@@ -73,13 +74,17 @@ def telling_lines(playbook: Playbook, entry_id: str, text: str, limit: int) -> l
     """The lines of a text (numbered from 1) that speak most for an entry: by its rarest words, in order."""
     index = _search_index(playbook)
     n_entries = len(index["lengths"])
+    place = list(index["lengths"]).index(entry_id)
+    weights: dict[str, float] = {}
     weighed: list[tuple[float, int, str]] = []
     for number, line in enumerate(text.split("\n")[:MAX_QUERY_LINES], start=1):
         weight = 0.0
         for word in set(words(line[:MAX_LINE_CHARS])):
-            holding = index["holding"].get(word, {})
-            if entry_id in holding:
-                weight += math.log(n_entries / len(holding))
+            if word not in weights:
+                holding = _counts(index["postings"].get(word, ""))
+                holds = any(where == place for where, _ in holding)
+                weights[word] = math.log(n_entries / len(holding)) if holds else 0.0
+            weight += weights[word]
         if weight:
             weighed.append((weight, number, line))
     best = sorted(weighed, key=lambda item: (-item[0], item[1]))[:limit]
@@ -97,30 +102,39 @@ class _Index(TypedDict):
     """Term counts of some texts, by term."""
 
     lengths: dict[str, int]
-    holding: dict[str, dict[str, int]]
+    postings: dict[str, str]
+    """By term, "place count place count ...": places in ``lengths``. Text, as few terms are ever asked for."""
 
 
 def _inverted(texts: Mapping[str, Mapping[str, int]]) -> _Index:
-    holding: dict[str, dict[str, int]] = {}
-    for name, counts in texts.items():
+    postings: dict[str, list[str]] = {}
+    for place, counts in enumerate(texts.values()):
         for term, count in counts.items():
-            holding.setdefault(term, {})[name] = count
-    return {"lengths": {name: sum(counts.values()) for name, counts in texts.items()}, "holding": holding}
+            postings.setdefault(term, []).append(f"{place} {count}")
+    return {
+        "lengths": {name: sum(counts.values()) for name, counts in texts.items()},
+        "postings": {term: " ".join(found) for term, found in postings.items()},
+    }
+
+
+@functools.lru_cache(maxsize=4 * MAX_QUERY_WORDS)
+def _counts(postings: str) -> tuple[tuple[int, int], ...]:
+    """The texts that hold a term, by their places, and how often each does."""
+    numbers = map(int, postings.split())
+    return tuple(zip(numbers, numbers, strict=True))
 
 
 def _bm25(index: _Index, wanted: Sequence[str]) -> dict[str, float]:
     lengths = index["lengths"]
     mean_length = sum(lengths.values()) / max(1, len(lengths)) or 1.0
-    scores: dict[str, float] = {}
+    norms = [_K1 * (1 - _B + _B * length / mean_length) for length in lengths.values()]
+    scores = [0.0] * len(lengths)
     for term in wanted:
-        holding = index["holding"].get(term)
-        if holding is None:
-            continue
+        holding = _counts(index["postings"].get(term, ""))
         idf = math.log(1 + (len(lengths) - len(holding) + 0.5) / (len(holding) + 0.5))
-        for name, count in holding.items():
-            norm = _K1 * (1 - _B + _B * lengths[name] / mean_length)
-            scores[name] = scores.get(name, 0.0) + idf * count * (_K1 + 1) / (count + norm)
-    return scores
+        for place, count in holding:
+            scores[place] += idf * count * (_K1 + 1) / (count + norms[place])
+    return {name: score for name, score in zip(lengths, scores, strict=True) if score}
 
 
 _loaded: dict[str, _Index] = {}

@@ -5,12 +5,13 @@ from __future__ import annotations
 import functools
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from torchtriage.artefacts.evidence import quote_line
 from torchtriage.errors import KnowledgeError
 from torchtriage.knowledge.cached import load_yaml
 from torchtriage.knowledge.locate import data_root
+from torchtriage.lazy_re import lazy_re
 from torchtriage.prose.read import sentences
 from torchtriage.report import SIGNALS, Scope, Signal
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 MAX_EVIDENCE = 3
 _DENIED_WITHIN_CHARS = 32
-_DENIAL = re.compile(
+_DENIAL = lazy_re(
     r"\b(?:no|not|never|without|nothing|none|nobody|neither|nor|free of|zero|0|\w{2,6}n't|cannot|can not)\b"
     r"[^,;:]{0,28}$",
     re.IGNORECASE,
@@ -33,6 +34,8 @@ class Statement:
 
     signal: str
     regexes: tuple[re.Pattern[str], ...]
+    needed: tuple[tuple[str, ...], ...]
+    """For each of them the words of which a sentence holds one that it matches; empty when none is certain."""
     deniable: bool
     """Whether a negation before it takes it back."""
     matches: tuple[str, ...]
@@ -59,8 +62,11 @@ def said(text: str, artefact: str = "text") -> list[Signal]:
 
 
 def _said_in(sentence: str, known: tuple[Statement, ...]) -> Iterator[tuple[Statement, Mapping[str, str | None]]]:
+    lowered = sentence.lower() if sentence.isascii() else None  # other letters have more than one small form
     for statement in known:
-        for regex in statement.regexes:
+        for regex, needed in zip(statement.regexes, statement.needed, strict=True):
+            if needed and lowered is not None and not any(word in lowered for word in needed):
+                continue
             match = regex.search(sentence)
             if match and not (statement.deniable and is_denied(sentence, match.start())):
                 yield statement, match.groupdict()
@@ -90,20 +96,29 @@ def load_statements(root: Path | None = None) -> tuple[Statement, ...]:
     """
     path = (root or data_root()) / "skill" / "statements.yaml"
     found: list[Statement] = []
-    for raw in load_yaml(path)["statements"]:
+    for raw in load_yaml(path, _with_needed_words, "needed1")["statements"]:
         if raw["signal"] not in SIGNALS:
             raise KnowledgeError(f"{path}: no signal is called {raw['signal']!r}")
-        try:
-            regexes = tuple(re.compile(regex, re.IGNORECASE) for regex in raw["regexes"])
-        except re.error as error:
-            raise KnowledgeError(f"{path}: {raw['signal']}: {error}") from error
         found.append(
             Statement(
                 signal=raw["signal"],
-                regexes=regexes,
+                regexes=tuple(lazy_re(regex, re.IGNORECASE) for regex in raw["regexes"]),
+                needed=tuple(tuple(words) for words in raw["needed"]),
                 deniable=raw.get("deniable", True),
                 matches=tuple(raw.get("matches", ())),
                 rejects=tuple(raw.get("rejects", ())),
             )
         )
     return tuple(found)
+
+
+def _with_needed_words(content: Any) -> Any:
+    """The phrases, each expression with the words that it needs, so that few of them are ever compiled."""
+    from torchtriage.knowledge.needed_words import needed_words
+
+    for raw in content["statements"]:
+        try:
+            raw["needed"] = [needed_words(regex) for regex in raw["regexes"]]
+        except re.error as error:
+            raise KnowledgeError(f"{raw['signal']}: {error}") from error
+    return content

@@ -6,6 +6,8 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from torchtriage.lazy_re import lazy_re
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -21,15 +23,15 @@ _GLUE = frozenset(_GLUE_WORDS.split())
 _MIN_GLUE = 2
 # So few words a person writes without them ("dies exactly every 2 hours").
 _FEW_WORDS = 8
-_WORD = re.compile(r"[a-z]{1,20}", re.IGNORECASE)
+_WORD = lazy_re(r"[a-z]{1,20}", re.IGNORECASE)
 # How lines begin that a program wrote: a level, a time, a rank or a host in brackets, a frame, a structure.
-_PRINTED = re.compile(
+_PRINTED = lazy_re(
     r"\s{0,40}(?:\[[^\]]{1,80}\]|\d{4}-\d\d-\d\d|\d\d:\d\d:\d\d|[A-Z][a-z]{2} \d\d? \d\d:|[A-Z]\d{4} |"
     r"(?:\S{1,60}: ){1,2}\[|"
     r"File \"|Traceback |(?:WARN|WARNING|ERROR|INFO|DEBUG|FATAL|CRITICAL)\b|[\w.]{1,80}(?:Error|Exception|Warning): |"
     r"\S{1,80}:\d{1,7}: |[{}<>|+*#=$-])"
 )
-_END = re.compile(r"(?<=[.!?;])\s+|\s+-\s+|(?<=\S)\s{2,}")
+_END = lazy_re(r"(?<=[.!?;])\s+|\s+-\s+|(?<=\S)\s{2,}")
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from torchtriage.artefacts.clean import clean_text
-from torchtriage.artefacts.identity import identity_of
-from torchtriage.artefacts.isolate import Job, run_jobs
-from torchtriage.artefacts.text import read_lines
 from torchtriage.report import SIGNALS, Evidence, Signal
 from torchtriage.wording import rank_words
 
@@ -19,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from torchtriage.artefacts.inputs import Artefact, Inputs
-    from torchtriage.artefacts.isolate import Outcome
+    from torchtriage.artefacts.isolate import Job, Outcome
     from torchtriage.gpu.analyze import Process
     from torchtriage.knowledge.entries import Condition
     from torchtriage.knowledge.load import Playbook
@@ -108,6 +105,8 @@ def patterns_of(conditions: Iterable[Condition]) -> dict[str, tuple[str, str | N
 
 def gather(inputs: Inputs, book: Playbook, progress: Callable[[int, int], None] | None = None) -> Findings:
     """Read and analyze everything in ``inputs``."""
+    from torchtriage.artefacts.isolate import Job, run_jobs
+
     findings = Findings()
     logs = inputs.of("log")
     findings.notes.extend(inputs.notes)
@@ -195,6 +194,8 @@ def _thinning_jobs(logs: Sequence[Artefact], patterns: PatternSet) -> list[Job]:
 def _log_sources(
     logs: Sequence[Artefact], thinning: Sequence[Job], outcomes: Sequence[Outcome], losses: list[str]
 ) -> list[LogSource]:
+    from torchtriage.artefacts.identity import identity_of
+    from torchtriage.artefacts.text import read_lines
     from torchtriage.logs.records import LogSource
     from torchtriage.logs.scan.thin import thinned_logs
     from torchtriage.logs.timeline.tasks import file_tasks

@@ -41,9 +41,9 @@ _GOOD_SIGNS = _SHOWN_GOOD | {"said.goes_well"}
 def compose_symptom(text: str, book: Playbook, decision: Decision, findings: Findings, paths: Sequence[str]) -> Verdict:
     """The verdict on a text: like :func:`compose`, with words where the evidence leaves something open."""
     verdict = compose("explain_symptom", book, decision, findings, paths)
-    weighed = weigh(text, book, decision, findings)
     if verdict.status in ("diagnosed", "healthy"):
         return verdict
+    weighed = weigh(text, book, decision, findings)
     suspected = verdict.status == "suspected"
     if not paths and not suspected:
         if not _is_in_domain(text) or weighed.elsewhere.share >= ELSEWHERE_FROM:
@@ -52,12 +52,14 @@ def compose_symptom(text: str, book: Playbook, decision: Decision, findings: Fin
             return _healthy(weighed, findings, text)
     if _shows_only_good(findings, decision):
         return verdict
+    alone = weighed.words_alone[0][0] if weighed.words_alone else None
+    if suspected and alone == verdict.failure_mode:  # what the lines make likely, the words say as well
+        verdict.candidates[0].confidence = max(verdict.confidence, _confidence(weighed))
     _add_candidates(verdict, weighed)
     if suspected:
         return verdict
     ruled_out = {r.failure_mode for r in verdict.ruled_out}
     first = weighed.modes[0][0] if weighed.modes else None
-    alone = weighed.words_alone[0][0] if weighed.words_alone else None
     if first is not None and not paths and alone == first not in ruled_out and not _is_content(findings):
         confidence = _confidence(weighed)
         if confidence >= SUSPECTED_FROM:
@@ -170,4 +172,6 @@ def _branch_of(text: str) -> dict[str, Any] | None:
 
 def _is_in_domain(text: str) -> bool:
     """Whether the text shares a word with this field's vocabulary (skill/decision_tree.yaml)."""
-    return not set(words(" ".join(load_tree()["domain_words"]))).isdisjoint(words(text))
+    # Of "init_process_group" only the whole counts: its parts are words of every field.
+    known = {words(term)[0] for line in load_tree()["domain_words"] for term in line.split() if words(term)}
+    return not known.isdisjoint(words(text))

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from torchtriage.artefacts.inputs import open_inputs, path_names
 from torchtriage.errors import BadCallError
 from torchtriage.knowledge.load import load_playbook
 from torchtriage.report import Verdict
 from torchtriage.verdict.compose import compose, compose_several_runs
 from torchtriage.verdict.decide import decide
 from torchtriage.verdict.gather import Findings, add_signals, gather, scan_logs
-from torchtriage.verdict.runs import several_runs
 from torchtriage.verdict.symptom import compose_symptom
 
 if TYPE_CHECKING:
@@ -47,6 +45,9 @@ def triage(
         InputNotFoundError, OutsideRootsError: the call names something that cannot be read.
         BadCallError: of a live triage, see :func:`torchtriage.collect`.
     """
+    from torchtriage.artefacts.inputs import open_inputs, path_names
+    from torchtriage.verdict.runs import several_runs
+
     if live:
         from torchtriage.bundle.tool import collect
 
@@ -95,12 +96,14 @@ def explain_symptom(
     if len(text) > MAX_TEXT_CHARS:
         raise BadCallError(f"text has {len(text)} characters: pass a log of this size as a file in paths")
     book = load_playbook()
+    findings, names = Findings(), list[str]()
     if paths:
+        from torchtriage.artefacts.inputs import open_inputs, path_names
+
         with open_inputs(paths, roots) as inputs:
             findings = gather(inputs, book, progress)
-    else:
-        findings = Findings()
+        names = path_names(paths)
     scan_logs([text_source(text)], book, findings)
     add_signals(said(text), findings)
     decision = decide(book, findings.observations, findings.ranks)
-    return compose_symptom(text, book, decision, findings, path_names(paths or []))
+    return compose_symptom(text, book, decision, findings, names)

@@ -58,8 +58,9 @@ class Weighed:
 
 def weigh(text: str, book: Playbook, decision: Decision, findings: Findings) -> Weighed:
     """Hold a text against everything that is known in words."""
-    found = scores(book, without_symptoms(text, findings))
-    everything = scores(book, text)
+    telling = without_symptoms(text, findings)
+    found = scores(book, telling)
+    everything = found if telling == text else scores(book, text)
     words_alone = {name: score for name, score in found.items() if name in book.entries}
     together = dict(words_alone)
     top = max(together.values(), default=1.0)

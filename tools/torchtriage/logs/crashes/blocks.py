@@ -6,10 +6,10 @@ kernel. Collects; whether it is a crash of native code is for ``native_crash`` t
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from torchtriage.lazy_re import lazy_re
 from torchtriage.logs.crashes.cpp_frames import NativeFrame, frame_of
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ _MAX_OTHER_LINES = 8
 _CHARS = 1000
 
 _HEADERS = tuple(
-    re.compile(form)
+    lazy_re(form)
     for form in (
         r"^terminate called after throwing an instance of '(?P<type>[^']{1,300})'",
         r"^terminate called (?P<what>recursively|without an active exception)",
@@ -73,10 +73,10 @@ _WORDS = {
     "aborted": "SIGABRT", "illegal instruction": "SIGILL", "general protection fault": "SIGSEGV",
     "trap invalid op": "SIGILL",
 }  # fmt: skip
-_WHAT = re.compile(r"^\s{0,8}what\(\):\s{1,4}(?P<what>.{1,600})")
-_CURRENT = re.compile(r"^Current thread(?: 0x[0-9a-f]{1,16}|'s C stack trace)")
-_OTHER_THREAD = re.compile(r"^Thread 0x[0-9a-f]{1,16} ")
-_RAISED = re.compile(r"^Exception raised from ")
+_WHAT = lazy_re(r"^\s{0,8}what\(\):\s{1,4}(?P<what>.{1,600})")
+_CURRENT = lazy_re(r"^Current thread(?: 0x[0-9a-f]{1,16}|'s C stack trace)")
+_OTHER_THREAD = lazy_re(r"^Thread 0x[0-9a-f]{1,16} ")
+_RAISED = lazy_re(r"^Exception raised from ")
 
 
 @dataclass

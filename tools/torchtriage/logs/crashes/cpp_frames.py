@@ -6,16 +6,17 @@ gdb, Python's faulthandler (Python frames, and since 3.14 frames of the C stack)
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from torchtriage.lazy_re import lazy_re
 
 if TYPE_CHECKING:
     from torchtriage.logs.records import Line
 
 _HEX = r"0x[0-9a-fA-F]{1,16}"
 _FRAMES = tuple(
-    re.compile(form)
+    lazy_re(form)
     for form in (
         rf"^frame #\d{{1,4}}: (?P<function>.{{1,600}}?) \+ {_HEX} \({_HEX} in (?P<library>[^)]{{1,400}})\)",
         r"^\s{1,8}Binary file \"(?P<library>[^\"]{1,400})\", at (?P<function>[^\s\[]{0,400}?)\+?(?:0x|\[)",
@@ -29,11 +30,11 @@ _FRAMES = tuple(
     )
 )
 # What every crash passes through on its way out, and the interpreter that called into the native code.
-_RUNTIME_LIBRARY = re.compile(
+_RUNTIME_LIBRARY = lazy_re(
     r"(?:^|/)(?:libc|libpthread|ld-linux[\w.\-]{0,20}|ld|libgcc_s|libstdc\+\+|libm|libdl|librt|libpython[\w.]{0,12}|"
     r"python[\d.]{0,8}|libucs|libasan|libtsan|libsegfault|libSegFault)(?:-[\d.]{1,12})?(?:\.so[\d.]{0,20})?$|vdso"
 )
-_RUNTIME_FUNCTION = re.compile(
+_RUNTIME_FUNCTION = lazy_re(
     r"^(?:killpg|raise|abort|gsignal|pthread_kill|__pthread_kill|__restore_rt|<signal handler called>|"
     r"<unknown function>|\(unknown\)|\?\?|clone|clone3|start_thread|_start|__libc_\w{1,60}|"
     r"__GI_\w{1,60}|main|ucs_\w{1,60}|_?Py[A-Z_]\w{0,80}|"
@@ -41,7 +42,7 @@ _RUNTIME_FUNCTION = re.compile(
     r"c10::FatalSignalHandler|c10::get_backtrace|google::|malloc_printerr|_int_free|_int_malloc|cfree|free|malloc|"
     r"memcpy|__memcpy\w{0,60}|__memmove\w{0,60})"
 )
-_STANDARD_LIBRARY = re.compile(r"/lib/python\d\.\d{1,2}/(?!site-packages|dist-packages)|^<frozen|/runpy\.py$")
+_STANDARD_LIBRARY = lazy_re(r"/lib/python\d\.\d{1,2}/(?!site-packages|dist-packages)|^<frozen|/runpy\.py$")
 
 
 @dataclass(frozen=True)

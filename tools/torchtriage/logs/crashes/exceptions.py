@@ -8,6 +8,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from torchtriage.artefacts.clean import clean_text
+from torchtriage.lazy_re import lazy_re
 from torchtriage.logs.crashes.first_mover import came_first, is_cascade
 from torchtriage.logs.quotes import quote
 from torchtriage.logs.scan.prose import is_negated
@@ -24,39 +25,39 @@ _MESSAGE_CHARS = 300
 _LAUNCHER_TYPES = frozenset(
     {"ChildFailedError", "SignalException", "ProcessExitedException", "ProcessRaisedException", "CalledProcessError"}
 )
-_OOM_TEXT = re.compile(r"(?:CUDA|HIP) out of memory|(?:CUDA|HIP) error: out of memory|CUDA Error: out of memory")
+_OOM_TEXT = lazy_re(r"(?:CUDA|HIP) out of memory|(?:CUDA|HIP) error: out of memory|CUDA Error: out of memory")
 _OOM_TYPES = frozenset({"OutOfMemoryError"})
-_OOM_OF_TORCH = re.compile(r"\btorch\.(?:\w{1,20}\.){0,2}OutOfMemoryError\b|\bTried to allocate\b")
+_OOM_OF_TORCH = lazy_re(r"\btorch\.(?:\w{1,20}\.){0,2}OutOfMemoryError\b|\bTried to allocate\b")
 _SIZE = r"(?P<number>\d{1,12}(?:\.\d{1,6})?) (?P<unit>bytes|[KMGT]iB)"
 _UNITS = {"bytes": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 # Texts of torch <= 2.0 and of 2.1 and later.
 _SIZES: tuple[tuple[str, re.Pattern[str]], ...] = (
-    ("requested_bytes", re.compile(rf"Tried to allocate {_SIZE}")),
-    ("total_bytes", re.compile(rf"total capacit?y of {_SIZE}")),
-    ("total_bytes", re.compile(rf"{_SIZE} total capacity")),
-    ("free_bytes", re.compile(rf"of which {_SIZE} is free")),
-    ("free_bytes", re.compile(rf"{_SIZE} free")),
-    ("this_process_bytes", re.compile(rf"this process has {_SIZE} memory in use")),
-    ("allocated_bytes", re.compile(rf"{_SIZE} is allocated by PyTorch")),
-    ("allocated_bytes", re.compile(rf"{_SIZE} already allocated")),
-    ("reserved_unallocated_bytes", re.compile(rf"{_SIZE} is reserved by PyTorch but unallocated")),
-    ("allowed_bytes", re.compile(rf"{_SIZE} allowed")),
-    ("private_pools_bytes", re.compile(rf"{_SIZE} allocated in private pools")),
+    ("requested_bytes", lazy_re(rf"Tried to allocate {_SIZE}")),
+    ("total_bytes", lazy_re(rf"total capacit?y of {_SIZE}")),
+    ("total_bytes", lazy_re(rf"{_SIZE} total capacity")),
+    ("free_bytes", lazy_re(rf"of which {_SIZE} is free")),
+    ("free_bytes", lazy_re(rf"{_SIZE} free")),
+    ("this_process_bytes", lazy_re(rf"this process has {_SIZE} memory in use")),
+    ("allocated_bytes", lazy_re(rf"{_SIZE} is allocated by PyTorch")),
+    ("allocated_bytes", lazy_re(rf"{_SIZE} already allocated")),
+    ("reserved_unallocated_bytes", lazy_re(rf"{_SIZE} is reserved by PyTorch but unallocated")),
+    ("allowed_bytes", lazy_re(rf"{_SIZE} allowed")),
+    ("private_pools_bytes", lazy_re(rf"{_SIZE} allocated in private pools")),
 )
-_RESERVED_OLD = re.compile(rf"{_SIZE} reserved in total by PyTorch")
-_OTHERS = re.compile(rf"Process \d{{1,10}} has {_SIZE} memory in use")
-_HANDLED = re.compile(
+_RESERVED_OLD = lazy_re(rf"{_SIZE} reserved in total by PyTorch")
+_OTHERS = lazy_re(rf"Process \d{{1,10}} has {_SIZE} memory in use")
+_HANDLED = lazy_re(
     r"(?i)(?=.{0,2000}\b(?:skip\w*|ignor\w*|caught|retry\w*|retrie\w*|continu\w*)\b)"
     r"(?=.{0,2000}(?:\b[a-z_.]{0,60}(?:error|exception)\b|out of memory))"
 )
 # "retry up to 3 times on ConnectionError", "skip_on_error: true" announce what would be done.
-_POLICY = re.compile(
+_POLICY = lazy_re(
     r"(?i)(?<![a-z])(?:retry|retries|skip|ignore|continue)(?![a-z])[^:;]{0,60}?(?<![a-z])(?:on|upon|if|when|in case of)"
     r"[ _-](?:[a-z]{1,5}[ _-])?[\w.]{0,60}(?:error|exception)"
     r"(?!\(|: (?!true|false|none|\d))(?!.{0,80}(?:error|exception)[(:])"  # nor is it told of one in particular
 )
-_ERROR_TOLD = re.compile(r"(?i)[a-z_.]{0,60}(?:error|exception)\b|out of memory")
-_ERROR_WORD = re.compile(r"\b(?:[A-Za-z_]\w*\.){0,4}(?P<type>[A-Z]\w{0,60}(?:Error|Exception))\b")
+_ERROR_TOLD = lazy_re(r"(?i)[a-z_.]{0,60}(?:error|exception)\b|out of memory")
+_ERROR_WORD = lazy_re(r"\b(?:[A-Za-z_]\w*\.){0,4}(?P<type>[A-Z]\w{0,60}(?:Error|Exception))\b")
 
 
 def exception_signals(timeline: Timeline) -> list[Signal]:

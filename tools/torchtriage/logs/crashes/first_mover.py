@@ -6,8 +6,9 @@ have come first: naming several ranks, or none, is better than naming a wrong on
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
+
+from torchtriage.lazy_re import lazy_re
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,7 +23,7 @@ _CASCADE_TYPES = frozenset(
      "AsyncEngineDeadError", "SIGTERMException", "BrokenProcessPool", "TerminatedWorkerError", "DistNetworkError",
      "ProcessRaisedException", "ProcessExitedException", "RendezvousGracefulExitError", "RendezvousClosedError"}
 )  # fmt: skip
-_CASCADE_TEXT = re.compile(
+_CASCADE_TEXT = lazy_re(
     r"NCCL communicator was aborted|Watchdog caught collective operation timeout|ncclRemoteError|"
     r"remote process exiting prematurely|remote process exited or there was a network error|"
     r"Connection reset by peer|Broken pipe|Connection closed by (?:remote )?peer|"
@@ -34,7 +35,7 @@ _CASCADE_TEXT = re.compile(
     r"Pin memory thread exited unexpectedly|process group watchdog thread terminated|"
     r"DataLoader worker \(pid\(?s?\)? ?[\d, ]{1,80}\) (?:is killed by signal|exited unexpectedly)"
 )
-_NUMBERS = re.compile(r"\d{1,20}")
+_NUMBERS = lazy_re(r"\d{1,20}")
 
 
 def is_cascade(record: ExceptionRecord) -> bool:

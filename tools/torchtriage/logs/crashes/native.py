@@ -6,10 +6,10 @@ crash of native code: those errors have signals and texts of their own.
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 from torchtriage.artefacts.clean import clean_text
+from torchtriage.lazy_re import lazy_re
 from torchtriage.logs.crashes.first_mover import is_cascade
 from torchtriage.logs.quotes import quote
 from torchtriage.report import Scope, Signal
@@ -24,11 +24,11 @@ MAX_SIGNALS = 64
 _FACT_CHARS = 200
 _MAX_LINES_BETWEEN = 8
 _HANGS = ("watchdog", "watchdog_nccl2", "wait_timeout")
-_OTHER_TROUBLE = re.compile(
+_OTHER_TROUBLE = lazy_re(
     r"(?i)watchdog|NCCL|CUDA (?:error|driver|out of memory)|cudaError|HIP error|cuBLAS|cuDNN|timed? ?out|TCPStore|"
     r"SocketImpl|socket|Connection|Broken pipe|out of memory|std::bad_alloc"
 )
-_OTHER_TYPES = re.compile(
+_OTHER_TYPES = lazy_re(
     r"Dist(?:Backend|Network|Store|)Error|c10d::|OutOfMemoryError|bad_alloc|gloo::|AcceleratorError|thrust::|cuda"
 )
 

@@ -11,28 +11,28 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
+from torchtriage.lazy_re import lazy_re
+
 if TYPE_CHECKING:
     from torchtriage.logs.records import Line, Owner
 
-_FRAME = re.compile(
+_FRAME = lazy_re(
     r"^\s{1,40}File \\?\"(?P<file>[^\"\\]{1,1024})\\?\", line (?P<line>\d{1,9})(?:, in (?P<function>.{1,200}))?"
 )
-_EXCEPTION = re.compile(
-    r"^(?P<type>[A-Za-z_][\w.]{0,200}(?:\([\w.]{1,100}\))?)(?::(?:\s(?P<message>.*))?)?$", re.DOTALL
-)
+_EXCEPTION = lazy_re(r"^(?P<type>[A-Za-z_][\w.]{0,200}(?:\([\w.]{1,100}\))?)(?::(?:\s(?P<message>.*))?)?$", re.DOTALL)
 _CAUSE = "The above exception was the direct cause of the following exception"
 _CONTEXT = "During handling of the above exception, another exception occurred"
-_GROUP_MARK = re.compile(r"^\s{0,64}(?:[|+](?:-\+-{1,20})?\s?)")
-_GROUP_RULE = re.compile(r"^\s{0,64}\+?-?\+-{4,}")
-_LIBRARY_FILE = re.compile(
+_GROUP_MARK = lazy_re(r"^\s{0,64}(?:[|+](?:-\+-{1,20})?\s?)")
+_GROUP_RULE = lazy_re(r"^\s{0,64}\+?-?\+-{4,}")
+_LIBRARY_FILE = lazy_re(
     r"site-packages|dist-packages|/lib/python\d|/torch/|^<frozen|^<string>|importlib|/runpy\.py|_inductor|/tmp/torchinductor"
 )
-_LAUNCHER_FILE = re.compile(
+_LAUNCHER_FILE = lazy_re(
     r"torch/distributed/(?:run|launch|launcher|elastic)\b|accelerate/commands/|deepspeed/launcher|bin/(?:torchrun|accelerate|deepspeed)"
 )
 # torch's ExceptionWrapper ("Caught ValueError in DataLoader worker process 0.")
-_ORIGINAL = re.compile(r"^\s{0,8}Original Traceback \(most recent call last\):")
-_REMOTE_CALL = re.compile(r"^ray::[^\n]{1,400}?\(pid=(?P<pid>\d{1,10})")
+_ORIGINAL = lazy_re(r"^\s{0,8}Original Traceback \(most recent call last\):")
+_REMOTE_CALL = lazy_re(r"^ray::[^\n]{1,400}?\(pid=(?P<pid>\d{1,10})")
 _TABLE_INDENT = 2
 MAX_MESSAGE_LINES = 40
 MAX_MESSAGE_CHARS = 4000

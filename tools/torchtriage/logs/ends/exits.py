@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from torchtriage.artefacts.clean import clean_text
+from torchtriage.lazy_re import lazy_re
 from torchtriage.logs.ends.records import LauncherRecord, signal_name
 from torchtriage.logs.quotes import quote
 from torchtriage.report import Scope, Signal
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 MAX_SIGNALS = 256
 _MAX_LOOKED_AT = 64
 _DETAIL_CHARS = 120
-_CODE_TOLD = re.compile(r"(?i)(?:code|status)[^\w-]{1,24}(-?\d{1,5})(?![\w.])")
+_CODE_TOLD = lazy_re(r"(?i)(?:code|status)[^\w-]{1,24}(-?\d{1,5})(?![\w.])")
 _SIGTERM, _SIGKILL = -15, -9
 # The failure table names the job's rank; the agent's line names the process it saw first.
 _WORTH = {"elastic_table": 3, "mpi": 2, "srun": 2, "spawn_exit": 2, "elastic_failed": 1}

@@ -8,6 +8,7 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from torchtriage.lazy_re import lazy_re
 from torchtriage.logs.ends.pods import PodReader
 from torchtriage.logs.ends.records import LauncherRecord, signal_name, status_of, status_of_words
 from torchtriage.logs.ends.statements import ENDS
@@ -164,28 +165,24 @@ MAX_RECORDS = 20_000
 _MAX_TASKS = 4096
 _SIGTERM, _SIGKILL = -15, -9
 _SIGNALS = frozenset({4, 6, 7, 8, 9, 11, 15})
-_FAILED = re.compile(
-    r"failed \(exitcode: (?P<code>-?\d{1,6})\) local_rank: (?P<local>\d{1,7}) \(pid: (?P<pid>\d{1,10})\)"
-)
-_SENT = re.compile(r"(?:Sending process|shutdown process) (?P<pid>\d{1,10})\b")
-_TABLE_HOST = re.compile(r"^\s{1,8}host {1,10}: (?P<host>[\w.\-]{1,200})")
-_TABLE_RANK = re.compile(r"^\s{1,8}rank {1,10}: (?P<rank>\d{1,7}) \(local_rank: (?P<local>\d{1,7})\)")
-_TABLE_EXIT = re.compile(r"^\s{1,8}exitcode {1,10}: (?P<code>-?\d{1,6}) \(pid: (?P<pid>\d{1,10})\)")
-_TABLE_FILE = re.compile(r"^\s{1,8}error_file: (?P<path>/\S{1,1000})")
-_SRUN = re.compile(r"srun: error: (?P<host>[\w.\-]{1,200}): tasks? (?P<tasks>[\d,\-\[\]]{1,400}): (?P<what>.{1,80})")
-_NODE_FAILURE = re.compile(r"srun: error: Node failure on (?P<host>[\w.\-\[\],]{1,200})")
-_MPI = re.compile(
+_FAILED = lazy_re(r"failed \(exitcode: (?P<code>-?\d{1,6})\) local_rank: (?P<local>\d{1,7}) \(pid: (?P<pid>\d{1,10})\)")
+_SENT = lazy_re(r"(?:Sending process|shutdown process) (?P<pid>\d{1,10})\b")
+_TABLE_HOST = lazy_re(r"^\s{1,8}host {1,10}: (?P<host>[\w.\-]{1,200})")
+_TABLE_RANK = lazy_re(r"^\s{1,8}rank {1,10}: (?P<rank>\d{1,7}) \(local_rank: (?P<local>\d{1,7})\)")
+_TABLE_EXIT = lazy_re(r"^\s{1,8}exitcode {1,10}: (?P<code>-?\d{1,6}) \(pid: (?P<pid>\d{1,10})\)")
+_TABLE_FILE = lazy_re(r"^\s{1,8}error_file: (?P<path>/\S{1,1000})")
+_SRUN = lazy_re(r"srun: error: (?P<host>[\w.\-]{1,200}): tasks? (?P<tasks>[\d,\-\[\]]{1,400}): (?P<what>.{1,80})")
+_NODE_FAILURE = lazy_re(r"srun: error: Node failure on (?P<host>[\w.\-\[\],]{1,200})")
+_MPI = lazy_re(
     r"process rank (?P<rank>\d{1,7})(?: with PID (?P<pid>\d{1,10}))?(?: on node (?P<host>[\w.\-]{1,200}))?"
     r".{0,120}?exited"
 )
-_MPI_END = re.compile(
+_MPI_END = lazy_re(
     r"(?:exited (?:on )?|^\s{0,8}(?:on )?)(?:signal (?P<signal>\d{1,2})\b|with (?:exit )?code (?P<code>\d{1,5}))"
 )
-_MPI_NAME = re.compile(r"^\s{1,8}Process name: \[(?:\[[\d,]{1,40}\]|[\w.@\-]{1,200}),(?P<rank>\d{1,7})\]")
-_HYDRA_PID = re.compile(
-    r"^=\s{1,8}(?:RANK (?P<rank>\d{1,7}) )?PID (?P<pid>\d{1,10}) RUNNING AT (?P<host>[\w.\-]{1,200})"
-)
-_MPI_CODE = re.compile(
+_MPI_NAME = lazy_re(r"^\s{1,8}Process name: \[(?:\[[\d,]{1,40}\]|[\w.@\-]{1,200}),(?P<rank>\d{1,7})\]")
+_HYDRA_PID = lazy_re(r"^=\s{1,8}(?:RANK (?P<rank>\d{1,7}) )?PID (?P<pid>\d{1,10}) RUNNING AT (?P<host>[\w.\-]{1,200})")
+_MPI_CODE = lazy_re(
     r"^(?:\s{1,8}Exit code:\s{1,8}(?P<code>\d{1,3})\b"
     r"|=\s{1,8}(?:EXIT CODE: (?P<hydra>\d{1,3})|KILLED BY SIGNAL: (?P<signal>\d{1,2}))\b)"
 )

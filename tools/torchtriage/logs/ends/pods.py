@@ -4,27 +4,27 @@ of their own; the table of ``kubectl get pods``; events of eviction and preempti
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from torchtriage.lazy_re import lazy_re
 from torchtriage.logs.ends.records import LauncherRecord, status_of
 
 if TYPE_CHECKING:
     from torchtriage.logs.records import Line
 
-_NAME = re.compile(r"^(?:Name:|\s{2}name:)\s{1,20}(?P<name>[a-z0-9][a-z0-9.\-]{0,250})\s*$")
-_NODE = re.compile(r"^\s{0,4}(?:Node:|nodeName:)\s{1,20}(?P<name>[a-z0-9][a-z0-9.\-]{0,250})(?:/[\d.:a-f]{1,45})?\s*$")
-_MESSAGE = re.compile(r"^\s{0,20}(?:Message|message):\s{1,20}(?P<message>\S.{0,300})")
-_REASON = re.compile(
+_NAME = lazy_re(r"^(?:Name:|\s{2}name:)\s{1,20}(?P<name>[a-z0-9][a-z0-9.\-]{0,250})\s*$")
+_NODE = lazy_re(r"^\s{0,4}(?:Node:|nodeName:)\s{1,20}(?P<name>[a-z0-9][a-z0-9.\-]{0,250})(?:/[\d.:a-f]{1,45})?\s*$")
+_MESSAGE = lazy_re(r"^\s{0,20}(?:Message|message):\s{1,20}(?P<message>\S.{0,300})")
+_REASON = lazy_re(
     r"^\s{0,20}[\"']?[rR]eason[\"']?\s{0,4}[:=]\s{0,20}[\"']?(?P<reason>OOMKilled|Error|Evicted|ContainerCannotRun|StartError)\b"
 )
-_CODE = re.compile(r"^\s{0,20}[\"']?(?:Exit Code|exitCode)[\"']?:\s{0,20}(?P<code>\d{1,3})\b")
-_ROW = re.compile(
+_CODE = lazy_re(r"^\s{0,20}[\"']?(?:Exit Code|exitCode)[\"']?:\s{0,20}(?P<code>\d{1,3})\b")
+_ROW = lazy_re(
     r"^\s{0,4}(?:\S{1,100}\s{1,40})?(?P<name>[a-z0-9][a-z0-9.\-]{0,250})\s{1,40}\d{1,4}/\d{1,4}\s{1,40}"
     r"(?:Init:)?(?P<reason>OOMKilled|Error|Evicted)\b"
 )
-_EVENT = re.compile(
+_EVENT = lazy_re(
     r"\b(?:Warning|Normal)\s{1,40}(?:\S{1,40}\s{1,40}){0,2}?(?P<reason>Evicted|Preempted|TaintManagerEviction)\b"
     r"(?:.{0,100}?\bpod/(?P<name>[a-z0-9][a-z0-9.\-]{0,250}))?"
 )

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from torchtriage.lazy_re import lazy_re
 from torchtriage.logs.ends.records import LauncherRecord, status_of, status_of_signal, status_of_words
 
 if TYPE_CHECKING:
@@ -30,9 +31,7 @@ def _oom_kill(text: str, line: Line) -> list[LauncherRecord]:
     return [LauncherRecord("oom_kill", line, pid=pid, exitcode=-9, reason=_OOM)]
 
 
-_KILLED_PID = re.compile(
-    r"Killed process (?P<pid>\d{1,10})|oom-kill:.{0,600}?,task=[^,]{1,80},pid=(?P<taskpid>\d{1,10})"
-)
+_KILLED_PID = lazy_re(r"Killed process (?P<pid>\d{1,10})|oom-kill:.{0,600}?,task=[^,]{1,80},pid=(?P<taskpid>\d{1,10})")
 
 
 def _cancelled(text: str, line: Line) -> list[LauncherRecord]:
@@ -45,7 +44,7 @@ def _cancelled(text: str, line: Line) -> list[LauncherRecord]:
     return [LauncherRecord("cancelled", line, exitcode=-15, reason=why)]
 
 
-_CANCELLED = re.compile(r"CANCELLED AT .{1,40}? DUE TO (?P<why>[A-Z][A-Z ]{0,40})", re.DOTALL)
+_CANCELLED = lazy_re(r"CANCELLED AT .{1,40}? DUE TO (?P<why>[A-Z][A-Z ]{0,40})", re.DOTALL)
 
 
 def _accounting(text: str, line: Line) -> list[LauncherRecord]:
@@ -71,12 +70,12 @@ _STATES: dict[str, tuple[str | None, int | None]] = {
     "PREEMPTED": ("preemption", -15), "CANCELLED": ("cancelled", -15), "FAILED": (None, None),
 }  # fmt: skip
 _STATE = r"(?P<state>OUT_OF_ME\w{0,4}|NODE_FAIL|TIMEOUT|PREEMPTED|CANCELLED|FAILED)\+?"
-_SACCT = re.compile(
+_SACCT = lazy_re(
     r"^\s{0,8}\d{1,12}(?:_\d{1,7})?(?:\.(?:\d{1,6}|batch|exte\w{0,2}\+?|inter\w{0,7}\+?))?[ |]"
     rf"(?:.{{0,300}}?[ |])?{_STATE}(?: by \d{{1,10}})?(?=[ |])"
     r"(?:.{0,200}?[ |](?P<code>\d{1,3}):(?P<signal>\d{1,3})(?![\d:]))?"
 )
-_SCONTROL = re.compile(rf"\bJobState={_STATE}(?=[ ,]|$)")
+_SCONTROL = lazy_re(rf"\bJobState={_STATE}(?=[ ,]|$)")
 
 
 def _deepspeed_kill(text: str, line: Line) -> list[LauncherRecord]:
@@ -109,7 +108,7 @@ def _spawn(text: str, line: Line) -> list[LauncherRecord]:
     return [LauncherRecord("spawn_exit", line, rank=int(match["rank"]), exitcode=code, first_observed=True)]
 
 
-_SPAWN = re.compile(
+_SPAWN = lazy_re(
     r"[pP]rocess (?P<rank>\d{1,7}) terminated with (?:signal (?P<signal>SIG[A-Z]{2,8})|exit code (?P<code>\d{1,5}))"
 )
 
@@ -129,7 +128,7 @@ def _ray(text: str, line: Line) -> list[LauncherRecord]:
     ]  # fmt: skip
 
 
-_RAY_MEMORY = re.compile(r"low on memory|memory usage threshold|memory pressure|killed by (?:the )?OOM killer")
+_RAY_MEMORY = lazy_re(r"low on memory|memory usage threshold|memory pressure|killed by (?:the )?OOM killer")
 
 
 def _lightning_child(text: str, line: Line) -> list[LauncherRecord]:
@@ -150,9 +149,7 @@ def _subprocess(text: str, line: Line) -> list[LauncherRecord]:
     return [LauncherRecord("subprocess", line, exitcode=code)] if code else []
 
 
-_SUBPROCESS = re.compile(
-    r"died with <Signals\.(?P<signal>SIG[A-Z]{2,8})|returned non-zero exit status (?P<code>\d{1,5})"
-)
+_SUBPROCESS = lazy_re(r"died with <Signals\.(?P<signal>SIG[A-Z]{2,8})|returned non-zero exit status (?P<code>\d{1,5})")
 
 
 def _sky(text: str, line: Line) -> list[LauncherRecord]:
@@ -183,7 +180,7 @@ def _shell(text: str, line: Line) -> list[LauncherRecord]:
     return [LauncherRecord("shell", line, pid=pid, exitcode=status_of_words(match["what"]))]
 
 
-_SHELL = re.compile(
+_SHELL = lazy_re(
     r"(?:\S{1,200}: (?:line \d{1,7}: {1,8})?(?P<pid>\d{1,10})?:? {0,8})?"
     r"(?P<what>Killed|(?:Segmentation fault|Aborted|Bus error|Illegal instruction|Floating point exception)"
     r"\s{1,20}\(core dumped\))(?:\s{1,20}\S.{0,300})?$"
@@ -199,7 +196,7 @@ def _exit_code(text: str, line: Line) -> list[LauncherRecord]:
     return [LauncherRecord("container", line, exitcode=status, host=match["name"])]
 
 
-_EXITED = re.compile(
+_EXITED = lazy_re(
     r"^(?P<name>[A-Za-z][\w.\-]{0,100}) exited with code (?P<code>\d{1,3})\b"
     r"|command terminated with exit code (?P<of_command>\d{1,3})\b"
 )

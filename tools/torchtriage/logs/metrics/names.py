@@ -10,6 +10,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from torchtriage.lazy_re import lazy_re
+
 STEP_TIME = "step_time_s"
 TOKENS = "tokens_per_s"
 SAMPLES = "samples_per_s"
@@ -45,57 +47,55 @@ UNIT = (
     r"bytes|[sBMGk]"
 )
 """Expression for a unit right behind a number."""
-_SUFFIX = re.compile(r"(?:^|[_./])(?:in_)?(?P<unit>ms|msec|us|s|sec|secs|seconds|kib|kb|mib|mb|gib|gb|g|m|bytes)$")
+_SUFFIX = lazy_re(r"(?:^|[_./])(?:in_)?(?P<unit>ms|msec|us|s|sec|secs|seconds|kib|kb|mib|mb|gib|gb|g|m|bytes)$")
 
-_PER_SECOND = re.compile(r"(?:/|_?per_|_p)(?:s|sec|second)(?:_|/|$)|(?:^|/|_)(?:tps|tgs|wps)$|^perf/throughput$")
-_TOKENS = re.compile(r"tok(?:en)?s?(?:_|/|$|per)|(?:^|/|_)(?:tps|tgs|wps)$|^perf/throughput$")
-_SAMPLES = re.compile(r"(?:sample|seq(?:uence)?|img|image|example|sentence)s?_?(?:/|per)_?s|samplespersec")
-_FLOPS = re.compile(r"tflop|(?:^|/|_)mfu$")
-_TIME = re.compile(
+_PER_SECOND = lazy_re(r"(?:/|_?per_|_p)(?:s|sec|second)(?:_|/|$)|(?:^|/|_)(?:tps|tgs|wps)$|^perf/throughput$")
+_TOKENS = lazy_re(r"tok(?:en)?s?(?:_|/|$|per)|(?:^|/|_)(?:tps|tgs|wps)$|^perf/throughput$")
+_SAMPLES = lazy_re(r"(?:sample|seq(?:uence)?|img|image|example|sentence)s?_?(?:/|per)_?s|samplespersec")
+_FLOPS = lazy_re(r"tflop|(?:^|/|_)mfu$")
+_TIME = lazy_re(
     r"(?:^|[/_])(?:step|iter(?:ation)?|train_step|batch)_?(?:time|timing|duration|latency)(?:_|$)|"
     r"(?:^|[/_])(?:time|ms|s|sec|seconds|elapsed_time)_?(?:per|/)_?(?:step|iter(?:ation)?)(?:_|$)|"
     r"(?:^|[/_])(?:step|iter(?:ation)?)_?(?:ms|s|sec|seconds)$|^(?:time|dt|elapsed)(?:_|$)|timing_s/step$"
 )
-_NOT_STEP_TIME = re.compile(r"total|cum|since|eta|remain|left|start|stamp|epoch")
-_DATA = re.compile(
+_NOT_STEP_TIME = lazy_re(r"total|cum|since|eta|remain|left|start|stamp|epoch")
+_DATA = lazy_re(
     r"(?:^|[/_])(?:data|dataload\w{0,6}|data_?loader|batch_?(?:load|fetch|get|gen)\w{0,8}|fetch|prep|preproc\w{0,8}|collate|"
     r"tokeni[sz]\w{0,6}|input|load)(?:_|$)"
 )
-_FORWARD = re.compile(r"(?:^|[/_])(?:fwd|forward)(?:_|$)")
-_WAITING = re.compile(
+_FORWARD = lazy_re(r"(?:^|[/_])(?:fwd|forward)(?:_|$)")
+_WAITING = lazy_re(
     r"(?:^|[/_])(?:bwd|backward|opt|optim|optimizer|comm|allreduce|all_reduce|sync|wait|barrier|update|reduce)(?:_|$)"
 )
-_MEMORY = re.compile(
+_MEMORY = lazy_re(
     r"(?:^|[/_])(?:\w{0,20}_)?(?:mem|memory|rss|vram|alloc|allocated|reserved|hbm)(?:_|$)|memallocated|memreserved"
 )
-_NOT_MEMORY = re.compile(r"percent|pct|ratio|frac|util|free|avail|total|limit|capacity")
-_HOST = re.compile(r"rss|host|cpu|ram(?:_|$)")
-_MAIN_LOSS = re.compile(
+_NOT_MEMORY = lazy_re(r"percent|pct|ratio|frac|util|free|avail|total|limit|capacity")
+_HOST = lazy_re(r"rss|host|cpu|ram(?:_|$)")
+_MAIN_LOSS = lazy_re(
     r"(?:^|/)(?:(?:global_)?(?:avg|mean|average|running|smoothed|reduced|smooth)_)?"
     r"(?:(?:train|training|lm|ce|cross_entropy|total|nll|mlm|batch|step|model)[_/])?"
     r"(?:loss|cross_entropy)(?:_(?:mean|avg|step|total))?$"
 )
-_REWARD = re.compile(
-    r"reward|advantage|(?:^|[/_])kl(?:_|/|$)|clip_?(?:frac|ratio)|completion|policy|actor|critic|return"
-)
-_GRAD_NORM = re.compile(r"grad(?:ient)?s?_?norm|(?:^|[/_])gnorm$|^norm$")
-_LEARNING_RATE = re.compile(r"(?:^|[/_])(?:lr|learning_rate)(?:_\w{0,12})?$")
-_SCALE = re.compile(r"(?:^|[/_])(?:(?:loss|grad|amp|fp16|cur)_)?scaler?$|loss_scale")
-_SKIPPED = re.compile(r"skipped(?:_|$)|(?:^|_)(?:n_)?skips?$|overflows?$")
-_SIZE = re.compile(
+_REWARD = lazy_re(r"reward|advantage|(?:^|[/_])kl(?:_|/|$)|clip_?(?:frac|ratio)|completion|policy|actor|critic|return")
+_GRAD_NORM = lazy_re(r"grad(?:ient)?s?_?norm|(?:^|[/_])gnorm$|^norm$")
+_LEARNING_RATE = lazy_re(r"(?:^|[/_])(?:lr|learning_rate)(?:_\w{0,12})?$")
+_SCALE = lazy_re(r"(?:^|[/_])(?:(?:loss|grad|amp|fp16|cur)_)?scaler?$|loss_scale")
+_SKIPPED = lazy_re(r"skipped(?:_|$)|(?:^|_)(?:n_)?skips?$|overflows?$")
+_SIZE = lazy_re(
     r"(?:response|completion|seq(?:uence)?|prompt|output|gen(?:erated)?|context|max)s?_?len(?:gth)?s?|(?:^|[/_])glen|seqlen|"
     r"mean_len\w{0,6}|batch_?size|bsz|accum|(?:^|[/_])(?:n_|num_)?tok(?:en)?s$"
 )
-_NOT_SIZE = re.compile(r"consumed|total|seen|cumul|processed|so_far")
+_NOT_SIZE = lazy_re(r"consumed|total|seen|cumul|processed|so_far")
 
 
 # Numbers that differ between ranks or steps as a matter of course.
-_VARIES = re.compile(
+_VARIES = lazy_re(
     r"time|elapsed|_ms$|(?:^|_)(?:ms|sec|secs|seconds|eta|lr|mem|memory|peak|alloc\w*|reserved|gib|mib|tflops|mfu|port|pid|rank|"
     r"local_rank|gpu|device|seed|epoch|step|iter\w*|samples|consumed\w*|skipped|retr\w+|overflow\w*|count|total|id|version|"
     r"world_size|rss|temp\w*|power|bucket|scale)(?:_|$)|loss|speed|throughput|tokens_per|it/s"
 )
-_EVALUATION = re.compile(r"(?:^|[/_.])(?:eval|evaluation|val|valid|validation|test)(?:[/_.]|$)")
+_EVALUATION = lazy_re(r"(?:^|[/_.])(?:eval|evaluation|val|valid|validation|test)(?:[/_.]|$)")
 
 
 @dataclass(frozen=True)

@@ -11,52 +11,53 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from torchtriage.lazy_re import lazy_re
 from torchtriage.logs.metrics.names import STEP_TIME, TRACKED, UNIT, Meaning, meaning_of, varies
 
 Span = tuple[int, int]
 
 _DIGITS = r"(?:0{1,3}(?:,000)+(?![\d.])|0+(?:\.0*)?(?:[eE][+\-]?0{1,3})?|\.0+)"
 _NUMBER = rf"(?:[+\-]?{_DIGITS}(?=[ ]?(?:{UNIT})(?![\w/])|(?!\w))|[+\-]?(?:nan|NaN|NAN|inf|Inf|INF|[iI]nfinity)(?!\w))"
-_UNIT_BEHIND = re.compile(rf"[ ]?(?P<unit>{UNIT})(?![\w/])|(?P<percent>%)")
+_UNIT_BEHIND = lazy_re(rf"[ ]?(?P<unit>{UNIT})(?![\w/])|(?P<percent>%)")
 _STEP_WORDS = (
     r"(?:global[_ ]|train(?:ing)?[_ /]|optim(?:izer)?[_ ])?(?:[sS]tep|STEP|[iI]ter(?:ation)?|ITER|[uU]pdate)|it"
 )
-_STEP = re.compile(
+_STEP = lazy_re(
     rf"(?<![\w.])['\"]?(?:{_STEP_WORDS})['\"]?\s{{0,3}}[:=#]?\s{{0,16}}\[?['\"]?(?P<step>0{{1,10}})(?![\w.%]|,0)"
     # "step 3 of the guide" is a step of another kind.
     r"(?![ ](?:of|in|from|for)[ ](?:the|this|that|a|an|each|our|your|my|its)\b)"
 )
 # "saving at step 500", "total steps: 1000" name a step that is not one of the loop just done.
-_NOT_PROGRESS = re.compile(
+_NOT_PROGRESS = lazy_re(
     r"(?i)\b(?:sav|load|resum|restor|checkpoint|skip|total|max|num|warm|every|remain|until|after|from|last|next|before|"
     r"overflow|eval|valid|retry|attempt)"
 )
 # Numbers that count something other than training steps, by which lines of different ranks can still be compared.
-_INDEX = re.compile(
+_INDEX = lazy_re(
     r"(?<![\w.])(?P<word>layer|micro[_ ]?batch|batch|chunk|bucket|round|rollout|block)"
     r"\s{0,2}[:=#]?\s{0,3}(?P<step>0{1,8})(?![\w.%]|/)"
 )
 # "Epoch: [0][ 10/1000] Loss 6.9"
-_OF_EPOCH = re.compile(r"[Ee]poch\W{0,3}0{1,6}(?:/0{1,6})?\W{0,3}\[\s{0,8}(?P<step>0{1,10})/\s{0,8}0{1,10}\]")
-_TQDM = re.compile(r"(?<![\w.])(?P<step>0{1,10})/\s{0,3}0{1,10} \[")
-_PAIR = re.compile(
+_OF_EPOCH = lazy_re(r"[Ee]poch\W{0,3}0{1,6}(?:/0{1,6})?\W{0,3}\[\s{0,8}(?P<step>0{1,10})/\s{0,8}0{1,10}\]")
+_TQDM = lazy_re(r"(?<![\w.])(?P<step>0{1,10})/\s{0,3}0{1,10} \[")
+_PAIR = lazy_re(
     r"(?<![\w.])(?P<name>[A-Za-z_][\w./\-]{0,60}(?:[ ](?!and\b)[A-Za-z_]\w{0,30}){0,5})"
     r"(?:[ ]?\((?P<unit>[\w/%]{1,12})\))?['\"]?\s{0,8}[:=]\s{0,16}(?:['\"]|\[{1,2}|np\.float00\()?"
     rf"(?P<value>{_NUMBER})"
 )
-_SPACED = re.compile(
+_SPACED = lazy_re(
     rf"(?<![\w.])(?P<name>(?!(?:of|is|no|any)\b)[A-Za-z_][\w./\-]{{0,60}})[ \t]{{1,4}}(?P<value>{_NUMBER})"
 )
 # Times without a name: tqdm's "1.1s/it", and "step 3 583.6 ms" or "step 3 took 1.2 s".
-_PACE = re.compile(rf"(?<![\w.])(?P<value>{_DIGITS})(?=(?:s/it|it/s)(?![\w/]))")
-_BARE_TIME = re.compile(
+_PACE = lazy_re(rf"(?<![\w.])(?P<value>{_DIGITS})(?=(?:s/it|it/s)(?![\w/]))")
+_BARE_TIME = lazy_re(
     rf"(?:/\s{{0,3}}0{{1,10}})?[\s:|,\-\])]{{1,4}}(?:(?:took|takes|in|done in|time)[ ]?)?(?P<value>{_DIGITS})"
     r"(?=[ ]?(?:ms|s|secs?|seconds)(?![\w/]))"
 )
 _BARE_NAME = "step_time"
-_EVALUATION = re.compile(r"(?i)\b(?:eval|valid|test)")
-_LOSS = re.compile(r"(?i)loss|perplexity|\bppl\b|grad[_ ]?norm|gradient norm")
-_SCALE = re.compile(r"(?i)scale")
+_EVALUATION = lazy_re(r"(?i)\b(?:eval|valid|test)")
+_LOSS = lazy_re(r"(?i)loss|perplexity|\bppl\b|grad[_ ]?norm|gradient norm")
+_SCALE = lazy_re(r"(?i)scale")
 HINTS = (
     "step", "iter", "update", "it ", "it:", "it=", "loss", "ppl", "perplexity", "grad", "layer", "batch", "chunk",
     "bucket", "round", "rollout", "block",

@@ -6,8 +6,9 @@ step that the fp16 loss scaler leaves out (on all ranks alike) are none of it.
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
+
+from torchtriage.lazy_re import lazy_re
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -16,17 +17,17 @@ if TYPE_CHECKING:
     from torchtriage.logs.records import Line, Timeline
 
 _WHAT = r"(?:(?:micro|mini)[\-_ ]?)?(?:batch|step|iter(?:ation)?|update|backward)"
-_LEFT_OUT = re.compile(
+_LEFT_OUT = lazy_re(
     rf"(?i)\bskip(?:ping|ped|s)? (?:(?:this|the|a|bad|corrupt(?:ed)?|training|whole|entire|current|empty|invalid|one) )"
     rf"{{0,3}}{_WHAT}\b"
     rf"|\b{_WHAT}\b[^.;]{{0,24}}\bskipped\b(?!\s{{0,3}}[=:])"
 )
-_AGREED = re.compile(
+_AGREED = lazy_re(
     r"(?i)\b(?:resum|restor|checkpoint|already|first|warm|overflow|loss.?scal|scaler|eval|validation|until"
     r"|fast.?forward|will|would|if|to skip)"
 )
-_NUMBER = re.compile(r"(?i)\b(?:step|iter(?:ation)?|update)\W{0,3}(\d{1,10})\b")
-_BATCH_NUMBER = re.compile(r"(?i)\bbatch\W{0,3}(\d{1,10})\b")
+_NUMBER = lazy_re(r"(?i)\b(?:step|iter(?:ation)?|update)\W{0,3}(\d{1,10})\b")
+_BATCH_NUMBER = lazy_re(r"(?i)\bbatch\W{0,3}(\d{1,10})\b")
 _SEARCHED_CHARS = 400
 MAX_LEFT_OUT = 3
 

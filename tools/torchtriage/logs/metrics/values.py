@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-import re
 import statistics
 from typing import TYPE_CHECKING, NamedTuple
 
+from torchtriage.lazy_re import lazy_re
 from torchtriage.logs.metrics.curves import curves_of, row_limit
 from torchtriage.logs.metrics.losses import loss_signals
 from torchtriage.logs.metrics.memory_growth import memory_signals
@@ -27,16 +27,16 @@ MAX_SIGNALS = 8
 RISE_BEFORE_NONFINITE = 10.0
 RISE_FOR_GOOD = 100.0
 _WINDOW = 8
-_MUST_BE_FINITE = re.compile(
+_MUST_BE_FINITE = lazy_re(
     r"loss|grad|reward|(?:^|_)kl(?:_|$)|entropy|advantage|log_?prob|perplexity|ppl|logits?(?:_|$)"
     # Statistics of a batch tell whether it came in with values that are not finite.
     r"|(?:^|_)(?:inputs?|targets?|labels?|features?|pixels?|images?|data|batch|x)_(?:mean|std|var|min|max|norm)(?:_|$)"
 )
 # Infinite as a matter of course: what overflows in an early step, and what a search starts from.
-_MAY_OVERFLOW = re.compile(
+_MAY_OVERFLOW = lazy_re(
     r"perplexity|ppl|scale|(?:^|_)(?:best|max|min|limit|threshold|tolera\w*|clip\w*|init\w*|target)(?:_|$)"
 )
-_GRADIENT = re.compile(r"grad")
+_GRADIENT = lazy_re(r"grad")
 _MIN_USUAL = 2
 _MIN_STEPS = 4
 _MAX_DEVIANTS = 3

@@ -9,6 +9,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from torchtriage.lazy_re import lazy_re
 from torchtriage.logs.quotes import quote
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ SIGNAL = "log.template"
 MAX_READINGS = 16
 """Kept of one message and the same ranks: lines that differ in what they tell."""
 
-_INTEGER = re.compile(r"-?\d{1,200}")
+_INTEGER = lazy_re(r"-?\d{1,200}")
 _REGEX_CHARS = 4096
 
 

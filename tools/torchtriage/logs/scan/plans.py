@@ -6,10 +6,10 @@ depends on the shape alone, so the reader looks that up and only slices.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from torchtriage.lazy_re import lazy_re
 from torchtriage.logs.crashes.blocks import CRASH_TEXTS
 from torchtriage.logs.ends.texts import LAUNCHER_TEXTS
 from torchtriage.logs.metrics.plans import HINTS as METRIC_HINTS
@@ -86,24 +86,24 @@ CORE: tuple[tuple[str, str], ...] = (
 _CORE_INDEX = LiteralIndex([literal for literal, _ in CORE])
 
 # What libraries print for themselves: never a rank's own word about its progress.
-_LIBRARY = re.compile(
+_LIBRARY = lazy_re(
     r"NCCL (?:INFO|WARN)|(?:User|Future|Deprecation|Runtime|Resource)Warning|^\s*warnings?\.warn|_warn_once|"
     r"^frame #|^#0+ |^\s*what\(\):|^terminate called|^Exception raised from|^\*{3,}|^[=\-_*~]{4,}|"
     r"huggingface/tokenizers|^wandb: "
 )
-_TRACEBACK = re.compile(r"^\s{0,8}(?:traceback : |[+|] )?(?:Exception Group )?Traceback \(most recent call last\):")
-_BARE_EXCEPTION = re.compile(
+_TRACEBACK = lazy_re(r"^\s{0,8}(?:traceback : |[+|] )?(?:Exception Group )?Traceback \(most recent call last\):")
+_BARE_EXCEPTION = lazy_re(
     r"^(?:[A-Za-z_]\w{0,60}\.){0,8}[A-Z]\w{0,60}(?:Error|Exception|Interrupt)(?:\(\w{1,60}\))?(?::\s|$)"
 )
 # The name of a logger and a level may stand before what is said.
 _LOGGER = r"(?:(?:\[?(?:DEBUG|INFO|NOTICE|WARN|WARNING|ERROR)\]?:?|[\w.]{1,60}:(?:\d{1,6}:?)?|[-|>])\s{1,3}){0,5}"
-FINISH = re.compile(
+FINISH = lazy_re(
     rf"(?i)^\s{{0,8}}{_LOGGER}\W{{0,4}}(?:(?:\w+ ){{0,2}}(?:finished|all done|done training|completed|"
     r"training (?:is )?(?:complete|completed|done|finished)|done)\b(?!.{0,40}(?:step|iter|batch|epoch 0))|"
     # Trainer (its last line), Lightning, Megatron
     r"['\"]?train_runtime['\"]?: |`?Trainer\.fit`? stopped: .{0,40}reached|\[?exiting program (?:at|after) )"
 )
-_END_OF_LOOP = re.compile(
+_END_OF_LOOP = lazy_re(
     r"(?i)\b(?:epoch \d* ?(?:end|ended|done|finished|complete|completed)|end of (?:epoch|training|data)|finished|done|"
     r"exhausted|sav(?:e|ing) (?:\w+ ){0,3}(?:checkpoint|model|state|weights)|saving|evaluat(?:e|ing|ion)|"
     r"validat(?:ing|ion)|StopIteration|out of data|no more (?:data|batches|samples)|"
@@ -161,7 +161,7 @@ HINTS = tuple(
         if len(word) > 2
     )
 )
-_WORD = re.compile(r"[a-z]+")
+_WORD = lazy_re(r"[a-z]+")
 _MAX_PLANNED_CHARS = 4096
 
 

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import re
 
+from torchtriage.lazy_re import lazy_re
+
 _LEVEL = r"(?:TRACE|DEBUG|INFO|NOTICE|WARN|WARNING|ERROR|CRITICAL|FATAL|SUCCESS|[A-Z][a-z]{3,7}(?=[ ]?\|))"
 _CLOCK = r"00:00:00(?:[.,]0{1,9})?"
 _ISO = rf"0000[-/]00[-/]00[T_ ]{_CLOCK}(?:Z|[ ]?[+-]00:?00|[+-]00|[ ](?:UTC|GMT))?"
@@ -98,11 +100,11 @@ _FORMS: tuple[tuple[str, str], ...] = (
 
 
 def _tokens(first: str) -> re.Pattern[str]:
-    return re.compile("|".join(form for firsts, form in _FORMS if first in firsts), re.VERBOSE)
+    return lazy_re("|".join(form for firsts, form in _FORMS if first in firsts), re.VERBOSE)
 
 
 _TOKENS = {first: _tokens(first) for first in "[(0a"}
-_BLANKS = re.compile(r"\s{0,16}")
+_BLANKS = lazy_re(r"\s{0,16}")
 
 
 def match_token(template: str, position: int, end: int) -> re.Match[str] | None:
@@ -117,7 +119,7 @@ def match_token(template: str, position: int, end: int) -> re.Match[str] | None:
 
 
 # Between a time and a mark, or in front of them, these say nothing of who prints.
-FILLER = re.compile(
+FILLER = lazy_re(
     rf"\s{{0,16}}(?:\[?{_LEVEL}\]?:?|[-|>:›]|>>|\[[A-Za-z_][\w./ :|\-<>]{{0,60}}\]"
     r"|\([A-Za-z_][\w./:\-]{0,40}(?:, ip=[0-9a-fA-F.:]{2,64})?\)"
     r"|(?:time|ts|level|lvl|logger|host|node|pid|caller)=(?:\"[^\"]{0,80}\"|[^\s\"]{1,80})"
@@ -130,20 +132,20 @@ FILLER = re.compile(
 
 LABELS = {
     # srun --label; more than one digit is padded
-    "srun": re.compile(r"\s{0,8}(?P<srun>0{1,6}):(?=\s|$)"),
+    "srun": lazy_re(r"\s{0,8}(?P<srun>0{1,6}):(?=\s|$)"),
     # mpiexec of MPICH and Intel MPI with -prepend-rank or -l
-    "hydra": re.compile(r"\[(?P<hydra>0{1,6})\](?=\s|$)"),
+    "hydra": lazy_re(r"\[(?P<hydra>0{1,6})\](?=\s|$)"),
     # pdsh, and what the DeepSpeed launcher passes on: the host
-    "pdsh": re.compile(r"(?P<pdsh>[A-Za-z0-9][\w.\-]{0,100}):(?=\s|$)"),
+    "pdsh": lazy_re(r"(?P<pdsh>[A-Za-z0-9][\w.\-]{0,100}):(?=\s|$)"),
     # stern: pod and container
-    "stern": re.compile(r"(?P<stern>[a-z0-9][a-z0-9.\-]{1,200}-0{1,5})[ ][a-z0-9][a-z0-9\-]{0,60}(?=\s|$)"),
+    "stern": lazy_re(r"(?P<stern>[a-z0-9][a-z0-9.\-]{1,200}-0{1,5})[ ][a-z0-9][a-z0-9\-]{0,60}(?=\s|$)"),
 }
 # The same on lines as they are; the first group is the label.
 _LABEL_HEADS = {
-    "srun": re.compile(r"\s{0,8}(\d{1,6}):(?:\s|$)"),
-    "hydra": re.compile(r"\[(\d{1,6})\](?:\s|$)"),
-    "stern": re.compile(r"([a-z0-9][a-z0-9.\-]{1,200}-\d{1,5} [a-z0-9][a-z0-9\-]{0,60})(?:\s|$)"),
-    "pdsh": re.compile(r"([A-Za-z0-9](?=[\w.\-]{0,99}[\d.\-])[\w.\-]{0,100}):(?:\s|$)"),
+    "srun": lazy_re(r"\s{0,8}(\d{1,6}):(?:\s|$)"),
+    "hydra": lazy_re(r"\[(\d{1,6})\](?:\s|$)"),
+    "stern": lazy_re(r"([a-z0-9][a-z0-9.\-]{1,200}-\d{1,5} [a-z0-9][a-z0-9\-]{0,60})(?:\s|$)"),
+    "pdsh": lazy_re(r"([A-Za-z0-9](?=[\w.\-]{0,99}[\d.\-])[\w.\-]{0,100}):(?:\s|$)"),
 }
 
 

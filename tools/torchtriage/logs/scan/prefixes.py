@@ -8,10 +8,14 @@ process is told apart from a rank that the process itself printed: only the latt
 from __future__ import annotations
 
 import itertools
-import re
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
+from torchtriage.lazy_re import lazy_re
 from torchtriage.logs.scan.prefix_forms import FILLER, HEAD_LINES, LABELS, looks_labelled, match_token
+
+if TYPE_CHECKING:
+    import re
 
 __all__ = [
     "GROUP",
@@ -46,29 +50,27 @@ _TIME_KINDS = {
 _HOST_GROUPS = ("ncclhost", "mpihost", "rayip", "syshost", "isohost", "pod", "otherpod", "stern", "pdsh")
 
 # A line that is one JSON object says in fields of it who wrote it, and when. A "rank" alone may be that of a matrix.
-_JSON_RANK = re.compile(r"[\"'](?:global_)?rank[\"'][ ]?:[ ]?(0{1,7})[ ]?[,}]")
-_JSON_TIME = re.compile(
+_JSON_RANK = lazy_re(r"[\"'](?:global_)?rank[\"'][ ]?:[ ]?(0{1,7})[ ]?[,}]")
+_JSON_TIME = lazy_re(
     r"[\"'](?:time|ts|timestamp|@timestamp|asctime|datetime)[\"'][ ]?:[ ]?[\"']?"
     r"(?:(?P<iso>0000[-/]00[-/]00[T_ ]00:00:00(?:[.,]0{1,9})?(?:Z|[ ]?[+-]00:?00)?)|"
     r"(?P<epoch>0{10}(?:0{3}|0{6}|0{9}|\.0{1,9})?))[\"',} ]"
 )
-_JSON_LOG = re.compile(
-    r"[\"'](?:message|msg|level|levelname|severity|event|step|iteration|time|ts|timestamp)[\"'][ ]?:"
-)
+_JSON_LOG = lazy_re(r"[\"'](?:message|msg|level|levelname|severity|event|step|iteration|time|ts|timestamp)[\"'][ ]?:")
 _JSON_CHARS = 2048
-_RAY_RANK = re.compile(r"(?<![A-Za-z_])rank[ =]?(0{1,7})\b")
+_RAY_RANK = lazy_re(r"(?<![A-Za-z_])rank[ =]?(0{1,7})\b")
 _TRACEBACK = "Traceback (most recent call last):"
 _ESCAPED = _TRACEBACK + "\\n"
-_LINE_END = re.compile(r"\\n")
-_QUOTE = re.compile(r"(?<!\\)\"")
+_LINE_END = lazy_re(r"\\n")
+_QUOTE = lazy_re(r"(?<!\\)\"")
 _MAX_ESCAPED_LINES = 400
 _LOGGER_CHARS = 200
-_LEVEL_WORD = re.compile(r"\b(?:DEBUG|INFO|WARNING|ERROR|CRITICAL|FATAL)\b")
+_LEVEL_WORD = lazy_re(r"\b(?:DEBUG|INFO|WARNING|ERROR|CRITICAL|FATAL)\b")
 
 # Brackets alone in front of a mark ("[12:30:01][INFO][rank0]") are its prefix, not another message.
-_BRACKETS = re.compile(r"(?:\s{0,4}\[[^\[\]]{0,80}\]){1,8}\s{0,4}$")
+_BRACKETS = lazy_re(r"(?:\s{0,4}\[[^\[\]]{0,80}\]){1,8}\s{0,4}$")
 # A second message glued into the line: a mark right behind other text.
-_GLUED = re.compile(r"(?<=[^\s\[(:,=>])\[(?:rank|default)0{1,7}\](?=[: ])")
+_GLUED = lazy_re(r"(?<=[^\s\[(:,=>])\[(?:rank|default)0{1,7}\](?=[: ])")
 
 
 @dataclass(frozen=True)

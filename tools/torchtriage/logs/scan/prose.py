@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import re
+from torchtriage.lazy_re import lazy_re
 
 # Words that software hardly prints about itself. "You", "your" and "don't" it does print.
-_SPEAKER = re.compile(
+_SPEAKER = lazy_re(
     r"(?:^|[\s(\"'])(?:I|I'm|I've|I'd|we|We|we're|We're|we've|our|Our|my|My|me|us|anyone|Anyone|anybody|somebody|someone|"
     r"colleague|please|Please|thanks|Thanks)(?=[\s,.!?;:)]|$)"
 )
-_MACHINE = re.compile(
+_MACHINE = lazy_re(
     r"^\s*(?:\[|<|\d{4}-\d\d-\d\d|\d\d:\d\d:\d\d|[A-Z]{4,8}\b[:\s]|File \"|Traceback|"
     r"[\w.]+(?:Error|Exception|Warning)\b|"
     r"\S+:\d+:\d+ |[EWI]\d{4} |- To our best knowledge, )"
 )
-_NEGATION = re.compile(r"(?i)(?:\b(?:not|no|never|without|neither|nor|any)|n't)\W+(?:\w+\W+){0,3}$")
+_NEGATION = lazy_re(r"(?i)(?:\b(?:not|no|never|without|neither|nor|any)|n't)\W+(?:\w+\W+){0,3}$")
 
 
 def is_prose(text: str) -> bool:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from torchtriage.artefacts.clean import strip_controls
 from torchtriage.errors import UnreadableError
+from torchtriage.lazy_re import lazy_re
 from torchtriage.logs.crashes.blocks import CrashReader
 from torchtriage.logs.crashes.tracebacks import OpenTraceback, TracebackRecord, bare_exception, is_frame
 from torchtriage.logs.ends.launcher import LAUNCHER_KINDS, LauncherReader
@@ -49,9 +50,9 @@ _MAX_CACHED_TEMPLATE = 4096
 _MAX_OPEN_TRACEBACKS = 4096
 _MAX_HIT_KEYS = 50_000
 _REGEX_CHARS = 8192
-_INIT_RANK = re.compile(r"\brank (?P<rank>\d{1,7}) n[rR]anks (?P<n>\d{1,7})\b")
-_WORLD_SIZE = re.compile(r"(?i)\b(?:global_)?world[_ ]sizes?['\"]?\s{0,3}[=:]?\s{0,3}\[?(?P<n>\d{1,7})\b")
-_SPAWN_ERROR = re.compile(r"-- Process (?P<rank>\d{1,7}) terminated with the following error")
+_INIT_RANK = lazy_re(r"\brank (?P<rank>\d{1,7}) n[rR]anks (?P<n>\d{1,7})\b")
+_WORLD_SIZE = lazy_re(r"(?i)\b(?:global_)?world[_ ]sizes?['\"]?\s{0,3}[=:]?\s{0,3}\[?(?P<n>\d{1,7})\b")
+_SPAWN_ERROR = lazy_re(r"-- Process (?P<rank>\d{1,7}) terminated with the following error")
 
 
 def text_source(text: str, name: str = "text") -> LogSource:

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import bisect
 import math
-import re
 import statistics
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
+from torchtriage.lazy_re import lazy_re
 from torchtriage.logs.timeline.clocks import EventTime, StepTime, is_stamped
 from torchtriage.logs.timeline.times import StampReader, seconds_of, year_of
 
@@ -27,7 +27,7 @@ _DEFAULT_YEAR = 1970
 _DAY_S = 86400
 _COMPARED_ROWS = 32
 """First and last rows of a rank that clocks are compared by."""
-_TIMEOUT = re.compile(r"\(SeqNum=(\d{1,19}), OpType=(\w{1,60}),.{0,120}?Timeout\(ms\)=(\d{1,19})\)")
+_TIMEOUT = lazy_re(r"\(SeqNum=(\d{1,19}), OpType=(\w{1,60}),.{0,120}?Timeout\(ms\)=(\d{1,19})\)")
 
 
 def put_in_order(timeline: Timeline) -> None:

@@ -12,11 +12,13 @@ import re
 from collections import defaultdict
 from dataclasses import dataclass, field
 
+from torchtriage.lazy_re import lazy_re
+
 MAX_TASKS = 20_000
 _MAX_SEEN = 8
 """Ranks kept per task: more than one already says that the task is no rank."""
 _MAX_LOCAL = 8
-_ORDINAL = re.compile(r"^(?P<base>.{0,300}?)(?P<number>\d{1,7})$", re.DOTALL)
+_ORDINAL = lazy_re(r"^(?P<base>.{0,300}?)(?P<number>\d{1,7})$", re.DOTALL)
 _PREFIX = "task:"
 
 
@@ -142,16 +144,16 @@ def file_tasks(names: list[str]) -> dict[str, tuple[str, str]]:
     return found
 
 
-_TORCHRUN_LOG = re.compile(r"(?:^|/)(?P<number>\d{1,5})/std(?:out|err)\.log$")
+_TORCHRUN_LOG = lazy_re(r"(?:^|/)(?P<number>\d{1,5})/std(?:out|err)\.log$")
 # What else is numbered from 0: tries, parts of a run, files that a logger rotated.
-_OTHER_COUNT = re.compile(
+_OTHER_COUNT = lazy_re(
     r"(?i)(?:runs?|attempts?|epochs?|steps?|parts?|v|versions?|jobs?|trials?|exp\w{0,12}|tr(?:y|ies)|restarts?|retry|chunks?|"
     r"shards?|nodes?|hosts?|phases?|stages?|iter\w{0,7}|log|out|err|txt)[_\-.]{0,2}$"
 )
-_MASTER = re.compile(r"(?i)(?:master|chief|head)[_\-.]?$")
-_WORKER = re.compile(r"(?i)worker[_\-.]?$")
+_MASTER = lazy_re(r"(?i)(?:master|chief|head)[_\-.]?$")
+_WORKER = lazy_re(r"(?i)worker[_\-.]?$")
 # The last number of a name, where a separator or a telling word stands before it.
-_NUMBERED = re.compile(
+_NUMBERED = lazy_re(
     r"(?i)(?:[_\-.]|(?<![A-Za-z])(?:gpu|proc|process|worker|task|trainer|device)|(?:^|/))(?P<number>\d{1,4})"
     r"(?:\.(?:log|out|err|txt|stdout|stderr|gz|zst|jsonl)){0,3}$"
 )

@@ -7,24 +7,25 @@ gets the day of the others. Where such stamps jump back within a log, a new year
 from __future__ import annotations
 
 import calendar
-import re
 from dataclasses import dataclass, field
+
+from torchtriage.lazy_re import lazy_re
 
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 _CLOCK = r"(?P<hour>\d\d):(?P<minute>\d\d):(?P<second>\d\d)(?:[.,](?P<fraction>\d{1,9}))?"
 # Formats by the name of the kind that ``torchtriage.logs.scan.prefixes`` gives them.
 _FORMATS = {
-    "iso": re.compile(
+    "iso": lazy_re(
         r"(?P<year>\d{4})[-/](?P<month>\d\d)[-/](?P<day>\d\d)[T_ ]" + _CLOCK + r" ?(?P<zone>Z|[+-]\d\d:?(?:\d\d)?)?"
     ),
     # glog: E1130 is November 30; PyTorch prints the month without a leading zero (E205 is February 5)
-    "glog": re.compile(r"[EWIFD](?P<month>\d{1,2})(?P<day>\d\d) " + _CLOCK),
-    "syslog": re.compile(r"(?P<name>[A-Z][a-z]{2}) (?P<day>[ \d]\d) " + _CLOCK),
-    "ctime": re.compile(r"[A-Z][a-z]{2} (?P<name>[A-Z][a-z]{2}) (?P<day>[ \d]\d) " + _CLOCK + r" (?P<year>\d{4})"),
+    "glog": lazy_re(r"[EWIFD](?P<month>\d{1,2})(?P<day>\d\d) " + _CLOCK),
+    "syslog": lazy_re(r"(?P<name>[A-Z][a-z]{2}) (?P<day>[ \d]\d) " + _CLOCK),
+    "ctime": lazy_re(r"[A-Z][a-z]{2} (?P<name>[A-Z][a-z]{2}) (?P<day>[ \d]\d) " + _CLOCK + r" (?P<year>\d{4})"),
     # as transformers' examples print it; a first number above 12 is a day
-    "mdy": re.compile(r"(?P<month>\d\d)/(?P<day>\d\d)/(?P<year>\d{4}),? " + _CLOCK),
-    "monthday": re.compile(r"(?P<month>\d\d)[-/](?P<day>\d\d) " + _CLOCK),
-    "clock": re.compile(_CLOCK),
+    "mdy": lazy_re(r"(?P<month>\d\d)/(?P<day>\d\d)/(?P<year>\d{4}),? " + _CLOCK),
+    "monthday": lazy_re(r"(?P<month>\d\d)[-/](?P<day>\d\d) " + _CLOCK),
+    "clock": lazy_re(_CLOCK),
 }
 _YEARLESS = frozenset({"glog", "syslog", "monthday"})
 _WHOLE = frozenset({"iso", "epoch", "ctime", "mdy"})

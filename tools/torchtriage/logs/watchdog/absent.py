@@ -6,11 +6,11 @@ only if the group's members are known, all lines were kept, and the job lived on
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from torchtriage.artefacts.clean import clean_text
+from torchtriage.lazy_re import lazy_re
 from torchtriage.logs.metrics.progress import stepping
 from torchtriage.logs.quotes import quote
 from torchtriage.logs.watchdog.differ import call_facts, waiting_words
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from torchtriage.logs.watchdog.lines import Progress, Timeout
 
 # What a rank says it is doing, by the word that its own last line begins with or holds.
-_ACTIVITY = re.compile(
+_ACTIVITY = lazy_re(
     r"\b(?:(?P<saving>(?:[Ss]aving|SAVING|[Ww]riting|[Cc]onsolidating|[Ee]xporting|[Uu]ploading|[Cc]onverting)\b)"
     r"|(?P<evaluating>(?:[Ee]valuating|[Vv]alidating|[Gg]enerating)\b)"
     r"|(?P<compiling>(?:[Cc]ompiling|[Aa]utotuning|AUTOTUNE|[Bb]uilding extension)\b)"

@@ -6,10 +6,10 @@ only where they follow their heading without a gap, since two ranks may write at
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 from torchtriage.artefacts.clean import clean_text
+from torchtriage.lazy_re import lazy_re
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -17,10 +17,8 @@ if TYPE_CHECKING:
     from torchtriage.logs.records import Line, Timeline
     from torchtriage.logs.watchdog.lines import Timeout
 
-_FRAME = re.compile(
-    r"#(?P<n>\d{1,4}) (?P<function>[^\s]{1,120}) from (?P<file>[^\s:]{1,400}):(?P<line>\d{1,7})\s{0,4}$"
-)
-_LIBRARY = re.compile(r"site-packages/|dist-packages/|/torch/|/lib/python\d|^<")
+_FRAME = lazy_re(r"#(?P<n>\d{1,4}) (?P<function>[^\s]{1,120}) from (?P<file>[^\s:]{1,400}):(?P<line>\d{1,7})\s{0,4}$")
+_LIBRARY = lazy_re(r"site-packages/|dist-packages/|/torch/|/lib/python\d|^<")
 _MAX_FRAMES = 64
 
 

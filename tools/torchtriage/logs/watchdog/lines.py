@@ -6,37 +6,38 @@ group, which newer releases print as well, is kept apart and stands in for it on
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from torchtriage.artefacts.clean import QUOTE_CHARS, clean_text
+from torchtriage.lazy_re import lazy_re
 from torchtriage.logs.quotes import quote
 from torchtriage.report import Evidence
 
 if TYPE_CHECKING:
+    import re
     from collections.abc import Iterable
 
     from torchtriage.logs.records import Line, Timeline
 
-WORK = re.compile(
+WORK = lazy_re(
     r"WorkNCCL\(SeqNum=(?P<seq>\d{1,19}), OpType=(?P<op>\w{1,60})"
     r"(?:, NumelIn=(?P<numel_in>\d{1,19}), NumelOut=(?P<numel_out>\d{1,19}))?, Timeout\(ms\)=(?P<timeout>\d{1,19})\)"
     r"(?: ran for (?P<ran>\d{1,19}) milliseconds)?"
 )
-_PROGRESS = re.compile(
+_PROGRESS = lazy_re(
     r"[lL]ast enqueued (?:NCCL )?work: (?P<enqueued>-?\d{1,19}), "
     r"last completed (?:NCCL )?work: (?P<completed>-?\d{1,19})"
 )
-_FAILED_AT = re.compile(r"(?:watchdog at work(?: sequence id)?|Timeout at NCCL work): (?P<seq>\d{1,19})")
+_FAILED_AT = lazy_re(r"(?:watchdog at work(?: sequence id)?|Timeout at NCCL work): (?P<seq>\d{1,19})")
 # 2.3: [PG 1 Rank 3]; 2.4: [PG 1 (tp) Rank 3]; from 2.5 on: [PG ID 2 PG GUID 17(tp) Rank 3]
-_GROUP = re.compile(
+_GROUP = lazy_re(
     r"\[PG (?:ID )?(?P<id>[^\s\[\]()]{1,100})(?: PG GUID (?P<guid>[^\s\[\]()]{1,100}))?"
     r"(?: ?\((?P<desc>[^)\]]{0,100})\))? Rank (?P<rank>\d{1,7})\]"
 )
-_GROUP_RANK = re.compile(r"\[Rank (?P<rank>\d{1,7})\]")
-_NCCL2 = re.compile(r"on rank (?P<rank>\d{1,7}) due to")
-_SIGNALLED_BY = re.compile(r"due to a collective timeout from {1,2}(?:this local rank|rank (?P<rank>\d{1,7}))")
+_GROUP_RANK = lazy_re(r"\[Rank (?P<rank>\d{1,7})\]")
+_NCCL2 = lazy_re(r"on rank (?P<rank>\d{1,7}) due to")
+_SIGNALLED_BY = lazy_re(r"due to a collective timeout from {1,2}(?:this local rank|rank (?P<rank>\d{1,7}))")
 # A rank waits in few groups at once; more records of one rank are repetitions, or nonsense.
 _MAX_PER_RANK = 64
 _SHOWN_CHARS = 130

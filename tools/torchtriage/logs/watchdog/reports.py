@@ -10,6 +10,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from torchtriage.artefacts.clean import clean_text
+from torchtriage.lazy_re import lazy_re
 from torchtriage.logs.quotes import quote
 from torchtriage.logs.watchdog.lines import in_order
 from torchtriage.report import Scope, Signal
@@ -20,23 +21,23 @@ if TYPE_CHECKING:
 MAX_SIGNALS = 128
 _MAX_RANKS = 4096
 _RANKS = r"\d{1,7}(?:, ?\d{1,7}){0,400}"
-_NOT_JOINED = re.compile(
+_NOT_JOINED = lazy_re(
     rf"\[(?P<ranks>{_RANKS})\] finished collective #(?P<finished>\d{{1,19}}), but didn't join collective #"
     rf"(?P<seq>\d{{1,19}})"
 )
-_NOT_FINISHED = re.compile(rf"\[(?P<ranks>{_RANKS})\] joined but didn't finish collective #(?P<seq>\d{{1,19}})")
-_NEVER = re.compile(rf"\[(?P<ranks>{_RANKS})\] are the lagging ranks")
-_MISSING = re.compile(rf"missing ranks: \{{(?P<ranks>{_RANKS})\}}")
-_ENTRY = re.compile(r"sequence number: ?(?P<seq>\d{1,19})")
-_CULPRIT = re.compile(r"Culprit rank (?P<ranks>\d{1,7})\b.{0,200}?Error type: (?P<error>[A-Z_]{3,60})")
-_BARRIER = re.compile(rf"Ranks? (?P<ranks>{_RANKS}) failed to pass monitoredBarrier in (?P<timeout>\d{{1,19}}) ms")
+_NOT_FINISHED = lazy_re(rf"\[(?P<ranks>{_RANKS})\] joined but didn't finish collective #(?P<seq>\d{{1,19}})")
+_NEVER = lazy_re(rf"\[(?P<ranks>{_RANKS})\] are the lagging ranks")
+_MISSING = lazy_re(rf"missing ranks: \{{(?P<ranks>{_RANKS})\}}")
+_ENTRY = lazy_re(r"sequence number: ?(?P<seq>\d{1,19})")
+_CULPRIT = lazy_re(r"Culprit rank (?P<ranks>\d{1,7})\b.{0,200}?Error type: (?P<error>[A-Z_]{3,60})")
+_BARRIER = lazy_re(rf"Ranks? (?P<ranks>{_RANKS}) failed to pass monitoredBarrier in (?P<timeout>\d{{1,19}}) ms")
 _RUNNING = r"is running (?:inconsistent )?collective: CollectiveFingerPrint"
-_BOTH_SIDES = re.compile(
+_BOTH_SIDES = lazy_re(
     rf"Rank (?P<a>\d{{1,7}}) {_RUNNING}\((?P<first>.{{1,800}}?)\), but "
     rf"Rank (?P<b>\d{{1,7}}) {_RUNNING}\((?P<second>.{{1,800}}?)\)"
 )
 # torch <= 1.11 shows the rank that differs from rank 0 alone.
-_ONE_SIDE = re.compile(rf"Rank (?P<a>\d{{1,7}}) {_RUNNING}\((?P<first>.{{1,800}}?)\)")
+_ONE_SIDE = lazy_re(rf"Rank (?P<a>\d{{1,7}}) {_RUNNING}\((?P<first>.{{1,800}}?)\)")
 _ASPECTS = ("Sequence number", "Op type", "Tensor shapes", "Tensor dtypes", "Tensor devices")
 _FINGERPRINT_CHARS = 200
 
@@ -121,7 +122,7 @@ def _fingerprints(timeline: Timeline) -> list[Signal]:
         if match is None or len(seen) >= MAX_SIGNALS:
             continue
         sides = {int(match["a"]): match["first"]}
-        if match.re is _BOTH_SIDES:
+        if "b" in match.re.groupindex:
             sides[int(match["b"])] = match["second"]
         ranks = tuple(sides)
         if ranks in seen:

@@ -6,30 +6,32 @@ Says who waited and for how long; whoever was waited for is named only where the
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Any
 
 from torchtriage.artefacts.clean import clean_text
+from torchtriage.lazy_re import lazy_re
 from torchtriage.logs.quotes import quote
 from torchtriage.logs.watchdog.lines import in_order, rank_of
 from torchtriage.report import Scope, Signal
 
 if TYPE_CHECKING:
+    import re
+
     from torchtriage.logs.records import Line, Timeline
 
-_GLOO = re.compile(r"Timed out waiting (?P<timeout_ms>\d{1,19})ms for (?P<operation>recv|send) operation")
-_STUCK = re.compile(r"watchdog got stuck for (?P<stuck_s>\d{1,19}) seconds")
-_PENDING = re.compile(r"workMetaList_\.size\(\)=(?P<n_pending>\d{1,19})")
-_CLIENTS = re.compile(
+_GLOO = lazy_re(r"Timed out waiting (?P<timeout_ms>\d{1,19})ms for (?P<operation>recv|send) operation")
+_STUCK = lazy_re(r"watchdog got stuck for (?P<stuck_s>\d{1,19}) seconds")
+_PENDING = lazy_re(r"workMetaList_\.size\(\)=(?P<n_pending>\d{1,19})")
+_CLIENTS = lazy_re(
     r"Timed out after (?P<timeout_s>\d{1,19}) seconds waiting for clients\. (?P<joined>\d{1,7})/(?P<expected>\d{1,7})"
     r" clients joined"
 )
-_SETTING_UP = re.compile(
+_SETTING_UP = lazy_re(
     r"\[(?P<rank>\d{1,7})\] is setting up NCCL communicators? and retr(?:ei|ie)ving ncclUniqueIds? from "
     r"(?:\[(?P<root>\d{1,7})\]|roots)"
 )
-_STORE_KEY = re.compile(r"(?:Timeout waiting for key: |wait timeout after )(?P<key>[^\s,]{1,200})")
-_FLAG = re.compile(r"with error: (?P<error>.{1,120})")
+_STORE_KEY = lazy_re(r"(?:Timeout waiting for key: |wait timeout after )(?P<key>[^\s,]{1,200})")
+_FLAG = lazy_re(r"with error: (?P<error>.{1,120})")
 
 
 def wait_signals(timeline: Timeline) -> list[Signal]:
