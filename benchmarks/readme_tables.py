@@ -15,7 +15,7 @@ from log_scan import TARGET_S as LOG_TARGET_S
 from log_scan import TARGET_SIZE_MB as LOG_SIZE_MB
 from measuring import RESULTS, ROOT, table
 from startup import TARGETS_S
-from symptoms import symptom_cells
+from symptoms import BAND_HEADER, HEADER, band_cells, symptom_cells
 
 _MARK = "<!-- results: rendered by readme_tables.py -->"
 
@@ -127,11 +127,11 @@ def logs_part(document: dict[str, Any]) -> str:
 
 
 def symptoms_part(document: dict[str, Any]) -> str:
-    """How often the first answer on a description is right."""
-    header = ["branch", "reports", "first answer right", "among five", "diagnosed", "suspected", "titles alone"]
+    """How often the first answer on a description is right, beside simpler ways, and what a confidence is worth."""
     return (
-        f"## Descriptions in words\n\nLabelled failure reports, {document['half']} halves; torchtriage "
-        f"{document['versions']['torchtriage']}.\n\n{table(header, [symptom_cells(row) for row in document['rows']])}"
+        f"## Descriptions in words\n\n{_where(document)}\n\n"
+        f"{table(HEADER, [symptom_cells(row) for row in document['rows']])}\n\n"
+        f"What a confidence is worth:\n\n{table(BAND_HEADER, [band_cells(band) for band in document['reliability']])}"
     )
 
 
