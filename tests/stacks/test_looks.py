@@ -129,3 +129,14 @@ def test_a_second_look_alone_counts_as_a_first() -> None:
 
 def test_one_look_says_nothing_of_moving() -> None:
     assert not {"stacks.still", "stacks.moving"} & set(signals(two_looks([WAIT, WAIT], [])))
+
+
+@pytest.mark.parametrize(("cpu_s", "outcome"), [(10.02, "still"), (10.6, "moving")])
+def test_a_thread_found_twice_in_a_sleep_went_on_where_it_used_processor_time_between(
+    cpu_s: float, outcome: str
+) -> None:
+    first = look(
+        ["clock_nanosleep (libc.so.6)", "time_sleep (python3.12)", "main (train.py:18)"], time_s=100.0, cpu_s=10.0
+    )
+    second = look(["main (train.py:18)"], time_s=103.0, cpu_s=cpu_s)
+    assert change(first, second).outcome == outcome

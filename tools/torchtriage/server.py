@@ -305,6 +305,9 @@ def _add_live_tools(server: MCPServer[Any], roots: list[Path] | None, *, allow_l
         duration: Annotated[float, Field(description="seconds", ge=1, le=600)] = 30.0,
         rate: Annotated[int, Field(description="samples a second", ge=1, le=1000)] = 100,
         native: Annotated[bool, Field(description="with native frames")] = False,
+        idle: Annotated[
+            bool, Field(description="with threads that wait; without, a rank that hangs has no samples")
+        ] = False,
         output_dir: Annotated[str | None, Field(description="folder for the pictures", max_length=4096)] = None,
     ) -> Annotated[CallToolResult, FlamegraphReport]:
         """Record where all running ranks of a job on this machine spend their time, and compare them.
@@ -316,7 +319,8 @@ def _add_live_tools(server: MCPServer[Any], roots: list[Path] | None, *, allow_l
 
         where = checked(output_dir, "halo_diag_flamegraphs")
         report = await _run(
-            lambda: call(pids=pids, job=job, duration=duration, rate=rate, native=native, output_dir=where), ctx
+            lambda: call(pids=pids, job=job, duration=duration, rate=rate, native=native, idle=idle, output_dir=where),
+            ctx,
         )
         return _result(report, render(report))
 

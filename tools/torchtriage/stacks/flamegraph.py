@@ -40,6 +40,9 @@ _MAX_CHARS = 1000
 _MARGIN_S = 15.0
 _UNWRITABLE = "the folder cannot be written: name another one"
 _LABEL = re.compile(r">([^<>]{1,8192})</(title|text)>")
+_NO_SAMPLES = "No stack counts found"
+"""How py-spy's flame graphs refuse a recording without samples."""
+WAITED = "no samples: the process waited all the time, or was stopped (record idle threads to see where)"
 
 
 def record_processes(
@@ -97,9 +100,10 @@ def record_processes(
                 error = ended.error if ended.returncode != 0 else None
                 data = masked_recording(parts / name)
                 if data is None:
-                    shown = error or "no samples: the process waited all the time (record idle threads to see where)"
-                    reason = obstacle(process.pid, error, timed_out=ended.returncode is None) if error else None
-                    return _item(process, host, command, kind=kind, error=shown, reason=reason)
+                    if error is None or _NO_SAMPLES in error:
+                        return _item(process, host, command, kind=kind, error=WAITED)
+                    reason = obstacle(process.pid, error, timed_out=ended.returncode is None)
+                    return _item(process, host, command, kind=kind, error=error, reason=reason)
                 write_new(folder / name, data)
                 path = (folder / name).relative_to(root) if folder.is_relative_to(root) else folder / name
                 return _item(process, host, command, kind=kind, path=path.as_posix(), error=error)

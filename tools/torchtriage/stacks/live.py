@@ -161,7 +161,7 @@ def record_flamegraph(
         who = rank_words(recorded) if recorded else f"{len(report.ranks)} processes"
         told = _compared(compared) if len(recorded) > 1 else ""
         report.summary = f"{who} recorded for {duration:.0f} s{told}"
-        if compared.left_out and not idle:
+        if not idle and (compared.left_out or any(flamegraph.WAITED in gap for gap in gaps)):
             why = "with idle threads a rank that waits has samples, and its wait can be compared"
             arguments = {"idle": True, "job": ranks[0].job}
             report.next_checks = [NextCheck(tool="record_flamegraph", arguments=arguments, why=why)]

@@ -6,6 +6,7 @@ time. Two looks at one place prove no hang, for a slow step spends most of its t
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -17,7 +18,16 @@ if TYPE_CHECKING:
 Outcome = Literal["still", "spinning", "moving", "unclear"]
 
 SPINNING_CPU_SHARE = 0.5
+WOKE_CPU_SHARE = 0.05
+"""Of a core. A thread that was found asleep in the kernel and used so much until the second look had left that sleep;
+loops that poll with a sleep in them use less."""
 _SHORTEST_S = 0.5
+_INNERMOST = 2
+# Calls of the C library that put a thread to sleep until something or some time comes.
+_ASLEEP = re.compile(
+    r"^(?:_{0,2}(?:clock_)?nanosleep|_{0,2}pthread_(?:cond|clockjoin|join|rwlock)_\w{1,20}|_{0,3}futex\w{0,20}|"
+    r"_{0,2}(?:p?poll|epoll_p?wait|p?select|sem_(?:timed|clock)?wait|do_sem_wait|wait4|waitpid))(?:$|[@. ])"
+)
 
 
 @dataclass(frozen=True)
@@ -26,7 +36,7 @@ class Change:
 
     outcome: Outcome
     """``still``: all Python frames are the same, ``spinning``: and the thread used its core, ``moving``: the user's
-    code went on, ``unclear``: only frames inside libraries differ."""
+    code went on, or a sleep was left, ``unclear``: only frames inside libraries differ."""
     first_where: str
     second_where: str
     seconds: float | None
@@ -53,6 +63,8 @@ def compare_looks(first: Mapping[str, Any], second: Mapping[str, Any]) -> Change
         outcome = "spinning" if spins else "still"
     elif user is not None and later_user is not None and _keys(frames[user:]) != _keys(later_frames[later_user:]):
         outcome = "moving"
+    if cpu_share is not None and cpu_share >= WOKE_CPU_SHARE and _is_asleep(thread):
+        outcome = "moving"
     shown = later_frames[later_user if later_user is not None else 0]
     return Change(
         outcome=outcome,
@@ -72,6 +84,12 @@ def _between(first: Mapping[str, Any], second: Mapping[str, Any]) -> tuple[float
     if cpus[0] is None or cpus[1] is None or cpus[1] < cpus[0] or seconds < _SHORTEST_S:
         return seconds, None
     return seconds, (cpus[1] - cpus[0]) / seconds
+
+
+def _is_asleep(thread: Mapping[str, Any]) -> bool:
+    """Whether the innermost native frames are a wait in the kernel, during which no processor time is used."""
+    innermost = thread["frames"][:_INNERMOST]
+    return any(frame["native"] and _ASLEEP.search(str(frame["function"])) for frame in innermost)
 
 
 def _main(process: Mapping[str, Any]) -> Mapping[str, Any] | None:

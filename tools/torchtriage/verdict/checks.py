@@ -23,7 +23,9 @@ def next_checks(
     """
     checks: dict[tuple[str, str], NextCheck] = {}
     seen = {o.name for o in findings.observations}
-    if paths and not diagnosed and seen & _HANG_SIGNS:
+    # A bundle has all that the node could give, and a job that ended can be looked at no more.
+    can_collect = "proc" not in findings.kinds_read and not seen & _ENDED
+    if paths and can_collect and not diagnosed and seen & _HANG_SIGNS:
         if "stacks" not in findings.kinds_read:
             checks["collect", ""] = NextCheck(tool="collect", arguments={}, why=_COLLECT)
         elif "flight" not in findings.kinds_read and seen & _NCCL_SIGNS:
@@ -34,7 +36,7 @@ def next_checks(
         entry = assessment.entry
         why = f"{entry.id}: {entry.next_check['why']}"
         tool = entry.next_check["tool"]
-        if paths and tool in _COLLECTED and _COLLECTED[tool] not in findings.kinds_read:
+        if paths and can_collect and tool in _COLLECTED and _COLLECTED[tool] not in findings.kinds_read:
             checks.setdefault(("collect", ""), NextCheck(tool="collect", arguments={}, why=why))
         else:
             checks.setdefault(
@@ -43,6 +45,7 @@ def next_checks(
     return list(checks.values())[:3]
 
 
+_ENDED = frozenset({"log.process_exit", "log.finished"})
 # What a tool reads that only a job's own node can give.
 _COLLECTED = {"dump_stacks": "stacks", "analyze_flight_recorder": "flight"}
 _COLLECT = (

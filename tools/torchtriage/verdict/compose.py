@@ -86,10 +86,11 @@ def compose(tool: str, book: Playbook, decision: Decision, findings: Findings, p
             else [*gaps, "speed was not judged: no profiler traces were given"],
         )
     recognised = recognise(findings.observations, book, pasted=tool == "explain_symptom")
+    told = open_summary(findings, candidates, recognised)
     return Verdict(
         tool=tool,
         status="inconclusive",
-        summary=open_summary(findings, candidates, recognised),
+        summary=f"No hang at this moment: ranks went on between two looks. {told}" if decision.goes_on else told,
         confidence=candidates[0].confidence if candidates else 0.0,
         evidence=_evidence(telling(findings.observations)),
         candidates=candidates,

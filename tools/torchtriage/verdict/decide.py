@@ -54,6 +54,8 @@ class Decision:
 
     assessments: list[Assessment] = field(default_factory=list[Assessment])
     ruled_out: list[tuple[Entry, str]] = field(default_factory=list[tuple["Entry", str]])
+    goes_on: bool = False
+    """Whether the job was seen to go on between two looks."""
 
 
 def decide(book: Playbook, observations: Sequence[Observation], ranks: Iterable[int]) -> Decision:
@@ -66,7 +68,8 @@ def decide(book: Playbook, observations: Sequence[Observation], ranks: Iterable[
             decision.assessments.append(found)
         elif found is not None:
             decision.ruled_out.append((entry, found))
-    if _goes_on(view):
+    decision.goes_on = _goes_on(view)
+    if decision.goes_on:
         _rule_out_stalls(decision, "ranks went on between two looks at them", None)
     elif joined := _joined_their_peers(view):
         _rule_out_stalls(decision, "at a second look it waited where its peers do", joined)

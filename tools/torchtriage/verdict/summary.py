@@ -47,6 +47,7 @@ _NOTHING_TO_TELL = frozenset(
         "gpu.spinning",
         "gpu.idle",
         "flight.waits_young",
+        "proc.no_cpu_progress",
     }
 )
 
