@@ -164,3 +164,31 @@ def test_what_all_archives_together_unpack_to_is_bounded(tmp_path: Path, monkeyp
     with open_inputs([str(tmp_path)]) as inputs:
         assert len(inputs.artefacts) == 3
         assert sum("holds more than is unpacked" in gap for gap in inputs.gaps) == 2
+
+
+@pytest.mark.parametrize("form", [tarfile.PAX_FORMAT, tarfile.GNU_FORMAT, tarfile.USTAR_FORMAT])
+@pytest.mark.parametrize(("stated", "kept"), [(1_764_540_000.0, True), (0.0, False), (float(1 << 34), False)])
+def test_a_member_keeps_the_time_of_its_last_change_where_that_is_a_time(
+    form: int, stated: float, kept: bool, tmp_path: Path
+) -> None:
+    packed = tmp_path / "a.tar"
+    with tarfile.open(packed, "w", format=form) as archive:
+        member = tarfile.TarInfo("rank0.log")
+        member.mtime = stated if form != tarfile.USTAR_FORMAT else min(stated, 8**11 - 1)
+        archive.addfile(member, io.BytesIO(b""))
+    with open_inputs([packed]) as inputs:
+        (found,) = inputs.artefacts
+        assert (found.path.stat().st_mtime == stated) is kept
+
+
+@pytest.mark.parametrize("stated", [b"nan", b"inf", b"-1", b"x", b"1e400", b"9" * 50])
+def test_a_stated_time_that_is_none_is_left_out(stated: bytes) -> None:
+    length = len(stated) + 9
+    record = b"%d mtime=%s\n" % (length + len(str(length)) - 1, stated)
+    record = b"%d mtime=%s\n" % (len(record), stated)
+    header = tarfile.TarInfo("pax")
+    header.type, header.size = tarfile.XHDTYPE, len(record)
+    plain = tarfile.TarInfo("a")
+    content = header.tobuf(tarfile.USTAR_FORMAT) + record.ljust(512, b"\0") + plain.tobuf(tarfile.USTAR_FORMAT)
+    (member,) = tar_members(io.BytesIO(content + bytes(1024)), [])
+    assert member.changed_s is None

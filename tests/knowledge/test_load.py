@@ -1,11 +1,10 @@
-import json
 import shutil
 from pathlib import Path
 
 import pytest
 
 from torchtriage.errors import KnowledgeError
-from torchtriage.knowledge.cached import cache_folder
+from torchtriage.knowledge.cached import cache_folder, read_kept
 from torchtriage.knowledge.load import load_playbook
 from torchtriage.knowledge.locate import data_root
 
@@ -75,5 +74,5 @@ def test_a_broken_entry_says_what_is_wrong(copy: Path, old: str, new: str, compl
 
 def test_the_index_is_data_only(copy: Path) -> None:
     load_playbook(copy)
-    index = json.loads(next(cache_folder().glob("playbook-*.json")).read_bytes())
+    index = read_kept(next(cache_folder().glob("playbook-*.json")).name)
     assert sorted(index) == ["entries", "templates"]

@@ -28,6 +28,8 @@ UNDECIDED = {
     "case-079": "the log has no step numbers",
     "case-080": "the run was looked at while it ran, and only one rank printed its end",
     "case-091": "the run was looked at while it ran, and nothing has been logged for a while",
+    "case-111": "the run was looked at while it ran, and both looks found it at a save",
+    "case-112": "nothing is known of the rank that is gone: its log was not collected",
 }
 # Cases that are judged wrongly today: each must leave this list when it is mended.
 MISJUDGED = {

@@ -82,6 +82,8 @@ def unpack(
                 written, whole = _copy(member.stream, target, limit)
             finally:
                 member.stream.close()
+            if member.changed_s is not None:  # how long a call had waited is told by when its dump was written
+                os.utime(target, (member.changed_s, member.changed_s))
             budget.left_bytes -= written
             may_grow_bytes -= written
             if not whole and limit == may_grow_bytes + written and written > limit - (2 << 20):

@@ -22,6 +22,7 @@ MAX_SIZE_BYTES = 8 << 30
 MAX_HEADER_DATA_BYTES = 1 << 20
 MAX_NAME_BYTES = 4096
 _SCAN_BYTES = 64 * 1024
+_NO_TIME_S = 1 << 33  # the year 2242
 
 _REGULAR = frozenset(b"0\x007")
 _DIRECTORIES = frozenset(b"5D")
@@ -38,6 +39,8 @@ class RawMember:
     stream: BinaryIO | None
     why_not: str = ""
     """link (or special file), or what else it is that is not unpacked."""
+    changed_s: float | None = None
+    """When it was last changed, in seconds since 1970, where that is a time that can be."""
 
 
 def is_tar(block: bytes) -> bool:
@@ -93,6 +96,7 @@ def tar_members(stream: BinaryIO, losses: list[str]) -> Iterator[RawMember]:
                 overrides = {}
                 source.skip_to_header()
                 continue
+        changed_s = _time_s(overrides.get(b"mtime"), block[136:148])
         is_sparse = kind == _SPARSE or any(key.startswith(b"GNU.sparse.") for key in overrides)
         overrides = {}
         if kind in _WITHOUT_CONTENT:
@@ -109,7 +113,7 @@ def tar_members(stream: BinaryIO, losses: list[str]) -> Iterator[RawMember]:
             source.skip(_padded(size))
             continue
         content = _Content(source, size)
-        yield RawMember(name, content)  # pyright: ignore[reportArgumentType]  # has what a reader uses
+        yield RawMember(name, content, changed_s=changed_s)  # pyright: ignore[reportArgumentType]  # has what a reader uses
         source.skip(content.left + _padded(size) - size)
 
 
@@ -225,6 +229,15 @@ def _number(field: bytes) -> int | None:
     if not digits:
         return 0
     return int(digits, 8) if all(c in b"01234567" for c in digits) else None
+
+
+def _time_s(stated: bytes | None, field: bytes) -> float | None:
+    """A time of change: of the extended header, which has parts of a second, or else of the plain one."""
+    try:
+        seconds = float(stated) if stated is not None and len(stated) < 40 else _number(field)
+    except ValueError:
+        seconds = _number(field)
+    return seconds if seconds is not None and 0 < seconds < _NO_TIME_S else None
 
 
 def _checksum_is_right(block: bytes) -> bool:

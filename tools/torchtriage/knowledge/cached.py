@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import stat
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,8 @@ from torchtriage.errors import KnowledgeError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_VERSION = b"1"
+_VERSION = b"2"
+MAX_KEPT_BYTES = 64 << 20
 
 
 def cache_folder() -> Path:
@@ -55,23 +57,48 @@ def load_yaml(path: Path, prepare: Callable[[Any], Any] | None = None, version: 
 
 
 def read_kept(name: str) -> Any:
-    """A JSON document from the cache folder; None when there is none that can be read."""
+    """A JSON document from the cache folder, as :func:`keep` left it; None when there is none of ours.
+
+    What somebody else could have written, what is no plain file, too large or not as it was written is none of ours.
+    """
     try:
-        return json.loads((cache_folder() / name).read_bytes())
+        with open(cache_folder() / name, "rb", opener=_open_own) as kept:
+            digest, _, content = kept.read(MAX_KEPT_BYTES + 1).partition(b"\n")
+        return json.loads(content) if digest == _digest(content) else None
     except (OSError, ValueError, RuntimeError, TypeError):
         return None
 
 
+def _open_own(path: str, flags: int) -> int:
+    """Open a regular file that is this user's own and that nobody else may write; never wait for it.
+
+    Raises:
+        OSError: it is none.
+    """
+    descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    found = os.fstat(descriptor)
+    own = stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o022
+    if own and found.st_size <= MAX_KEPT_BYTES:
+        return descriptor
+    os.close(descriptor)
+    raise OSError(f"{path} is no file that this program kept")
+
+
+def _digest(content: bytes) -> bytes:
+    return hashlib.blake2b(content, digest_size=16).hexdigest().encode()
+
+
 def keep(name: str, value: object) -> None:
-    """Write a JSON document beside its final place and move it there, so that no reader ever sees half of it.
+    """Write a JSON document and its hash beside their final place and move them there: no reader ever sees half of it.
 
     Older ones of the same stem are removed after a month. Without a cache folder nothing is kept.
     """
     try:
         folder = cache_folder()
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=folder, delete=False) as out:
-            json.dump(value, out, separators=(",", ":"))
+        content = json.dumps(value, separators=(",", ":")).encode()
+        with tempfile.NamedTemporaryFile("wb", dir=folder, delete=False) as out:
+            out.write(_digest(content) + b"\n" + content)
         Path(out.name).replace(folder / name)
         newest = folder.stat().st_mtime
         for old in folder.glob(f"{name.rpartition('-')[0]}-*.json"):
