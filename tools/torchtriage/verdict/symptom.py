@@ -46,7 +46,7 @@ def compose_symptom(text: str, book: Playbook, decision: Decision, findings: Fin
     weighed = weigh(text, book, decision, findings)
     suspected = verdict.status == "suspected"
     if not paths and not suspected:
-        if not _is_in_domain(text) or weighed.elsewhere.share >= ELSEWHERE_FROM:
+        if not (findings.ranks or _is_in_domain(text)) or weighed.elsewhere.share >= ELSEWHERE_FROM:
             return _out_of_domain(weighed)
         if _is_normal(weighed, findings):
             return _healthy(weighed, findings, text)
