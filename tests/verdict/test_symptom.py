@@ -7,6 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from torchtriage.errors import BadCallError
+from torchtriage.knowledge.cached import load_yaml
+from torchtriage.knowledge.locate import data_root
 from torchtriage.verdict.render import render
 from torchtriage.verdict.tool import explain_symptom
 
@@ -172,3 +174,32 @@ def test_lines_that_every_time_out_prints_speak_for_no_cause() -> None:
     )
     verdict = explain_symptom("\n".join(line.format(rank) for rank in range(4)))
     assert verdict.status == "inconclusive"
+
+
+def _reports(name: str) -> list[str]:
+    """Every second report of skill/normal.yaml or skill/elsewhere.yaml, as people write them."""
+    things = load_yaml(data_root() / "skill" / f"{name}.yaml")[name]
+    return [report for thing in things for report in thing["reports"]][::2]
+
+
+def test_of_what_is_normal_hardly_anything_is_suspected_and_nothing_diagnosed() -> None:
+    verdicts = [explain_symptom(report) for report in _reports("normal")]
+    assert not [v.failure_mode for v in verdicts if v.status == "diagnosed"]
+    assert sum(v.status == "suspected" for v in verdicts) <= len(verdicts) * 0.03
+    assert sum(v.status == "healthy" for v in verdicts) >= len(verdicts) * 0.35
+
+
+def test_questions_of_other_fields_are_told_apart() -> None:
+    statuses = [explain_symptom(report).status for report in _reports("elsewhere")]
+    assert statuses.count("out_of_domain") >= len(statuses) * 0.97
+
+
+def test_a_text_that_is_about_something_normal_says_what_and_why() -> None:
+    verdict = explain_symptom(
+        "We see `Warning: WARNING: destroy_process_group() was not called before program exit, which can leak resources` "
+        "at the end. Exit code 0, the model is saved and the loss fell to 1.9. Should I worry?"
+    )
+    assert (verdict.status, verdict.failure_mode, verdict.candidates) == ("healthy", None, [])
+    assert verdict.cause
+    assert verdict.evidence
+    assert any("text alone" in gap for gap in verdict.gaps)

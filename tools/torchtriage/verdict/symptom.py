@@ -32,6 +32,7 @@ CONFIDENCE_BY_LEAD = ((0.4, 0.79), (MIN_LEAD, 0.7))
 CONFIDENCE_OPEN = (0.38, 0.15, 0.1, 0.07, 0.05)  # of the candidates of an open verdict, best first
 # From which share of the best entry's score on another field, or something normal, is what the text is about.
 ELSEWHERE_FROM, NORMAL_FROM, MIN_NORMAL_SCORE = 0.95, 0.85, 30.0
+ELSEWHERE_ALONE = 0.4  # below this, no other field is near
 CONFIDENCE_OF_NO_FAILURE = 0.8
 MAX_EVIDENCE = 3
 _SHOWN_GOOD = frozenset({"log.steps_even", "log.finished"})
@@ -46,7 +47,8 @@ def compose_symptom(text: str, book: Playbook, decision: Decision, findings: Fin
     weighed = weigh(text, book, decision, findings)
     suspected = verdict.status == "suspected"
     if not paths and not suspected:
-        if not (findings.ranks or _is_in_domain(text)) or weighed.elsewhere.share >= ELSEWHERE_FROM:
+        strange = not findings.ranks and not _is_in_domain(text) and not _fits_here_alone(weighed)
+        if strange or weighed.elsewhere.share >= ELSEWHERE_FROM:
             return _out_of_domain(weighed)
         if _is_normal(weighed, findings):
             return _healthy(weighed, findings, text)
@@ -60,7 +62,12 @@ def compose_symptom(text: str, book: Playbook, decision: Decision, findings: Fin
         return verdict
     ruled_out = {r.failure_mode for r in verdict.ruled_out}
     first = weighed.modes[0][0] if weighed.modes else None
-    if first is not None and not paths and alone == first not in ruled_out and not _is_content(findings):
+    if (
+        first is not None
+        and not paths
+        and alone == first not in ruled_out
+        and not _tells_of_no_failure(weighed, findings)
+    ):
         confidence = _confidence(weighed)
         if confidence >= SUSPECTED_FROM:
             _suspect(verdict, book, first, confidence, text)
@@ -137,10 +144,13 @@ def _shows_only_good(findings: Findings, decision: Decision) -> bool:
     return good and not decision.assessments and not any(o.kind == "said" for o in findings.observations)
 
 
-def _is_content(findings: Findings) -> bool:
-    """Whether somebody only asks about a job that is said to go well: no failure is suspected for words alone."""
+def _tells_of_no_failure(weighed: Weighed, findings: Findings) -> bool:
+    """Whether nothing is said to fail, and the text asks, or fits something normal as well as any failure.
+
+    No failure is suspected of such a text for its words alone.
+    """
     names = {o.name for o in findings.observations}
-    return {"said.goes_well", "said.asks_if_normal"} <= names and "said.fails" not in names
+    return "said.fails" not in names and ("said.asks_if_normal" in names or weighed.normal.share >= NORMAL_FROM)
 
 
 def _healthy(weighed: Weighed, findings: Findings, text: str) -> Verdict:
@@ -159,6 +169,11 @@ def _healthy(weighed: Weighed, findings: Findings, text: str) -> Verdict:
         evidence=evidence,
         gaps=["judged by the text alone: a failure that it does not tell of would not be seen"],
     )
+
+
+def _fits_here_alone(weighed: Weighed) -> bool:
+    """Whether a text without this field's usual words is still nearer to one of its failures than to another field."""
+    return weighed.best_score >= MIN_SCORE and weighed.elsewhere.share < ELSEWHERE_ALONE
 
 
 def _branch_of(text: str) -> dict[str, Any] | None:
