@@ -62,3 +62,8 @@ def test_no_text_yields_more_sentences_than_the_limit() -> None:
 def test_any_text_can_be_read(text: str) -> None:
     for signal in said(text):
         assert signal.evidence
+
+
+def test_what_is_quoted_in_a_sentence_is_not_said() -> None:
+    assert "said.fails" not in {s.name for s in said("We see `this can leak resources` at the end of the run.")}
+    assert "said.fails" in {s.name for s in said("We see `a line` and then it hangs.")}

@@ -196,7 +196,7 @@ def test_questions_of_other_fields_are_told_apart() -> None:
 
 def test_a_text_that_is_about_something_normal_says_what_and_why() -> None:
     verdict = explain_symptom(
-        "We see `Warning: WARNING: destroy_process_group() was not called before program exit, which can leak resources` "
+        "We see `WARNING: destroy_process_group() was not called before program exit, which can leak resources` "
         "at the end. Exit code 0, the model is saved and the loss fell to 1.9. Should I worry?"
     )
     assert (verdict.status, verdict.failure_mode, verdict.candidates) == ("healthy", None, [])

@@ -31,6 +31,8 @@ _PRINTED = lazy_re(
     r"File \"|Traceback |(?:WARN|WARNING|ERROR|INFO|DEBUG|FATAL|CRITICAL)\b|[\w.]{1,80}(?:Error|Exception|Warning): |"
     r"\S{1,80}:\d{1,7}: |[{}<>|+*#=$-])"
 )
+# What stands in back quotes was printed, not said.
+_QUOTED = lazy_re(r"`[^`]{1,1000}`")
 _END = lazy_re(r"(?<=[.!?;])\s+|\s+-\s+|(?<=\S)\s{2,}")
 
 
@@ -49,7 +51,7 @@ def sentences(text: str) -> Iterator[Sentence]:
     for number, line in enumerate(text.split("\n", MAX_LINES)[:MAX_LINES], start=1):
         if not is_prose(line):
             continue
-        for part in _END.split(line[:MAX_LINE_CHARS]):
+        for part in _END.split(_QUOTED.sub(" ", line[:MAX_LINE_CHARS])):
             if part.strip():
                 yield Sentence(number, line, part.strip())
                 left -= 1
