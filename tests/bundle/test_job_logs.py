@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import threading
 from pathlib import Path
@@ -27,10 +28,12 @@ class Streams:
         self.files.mkdir()
         self.bundle = root / "bundle" / "node1"
 
-    def open(self, pid: int, number: int, target: Path) -> None:
-        folder = self.proc / str(pid) / "fd"
-        folder.mkdir(parents=True, exist_ok=True)
+    def open(self, pid: int, number: int, target: Path, flags: int = os.O_WRONLY | os.O_APPEND) -> None:
+        folder, told = self.proc / str(pid) / "fd", self.proc / str(pid) / "fdinfo"
+        for each in (folder, told):
+            each.mkdir(parents=True, exist_ok=True)
         (folder / str(number)).symlink_to(target)
+        (told / str(number)).write_text(f"pos:\t0\nflags:\t0{flags:o}\nmnt_id:\t1\n", encoding="utf-8")
 
     def file(self, name: str, text: str) -> Path:
         path = self.files / name
@@ -173,3 +176,33 @@ def test_a_long_log_of_one_progress_bar_keeps_its_end(streams: Streams, monkeypa
     copied = (streams.bundle.parent / item.path).read_bytes()
     assert copied.endswith(b"\r 49999/99999 token=[masked]")
     assert b"abcdefghij" not in copied
+
+
+@pytest.mark.parametrize("flags", [os.O_PATH, os.O_RDONLY, os.O_PATH | os.O_WRONLY])
+def test_what_is_not_open_for_writing_holds_no_output_and_is_not_copied(streams: Streams, flags: int) -> None:
+    """``O_PATH`` needs no right to a file: a rank could have a collector that runs as root copy any file."""
+    streams.open(7, 1, streams.file("secrets", "not for everybody\n"), flags)
+    (item,) = copy_logs([process(7, rank=1)], streams.bundle / "logs", host="n", proc=streams.proc)
+    assert (item.ok, item.path) == (False, "")
+    assert item.reason
+    assert "not open for writing" in item.reason
+
+
+def test_a_stream_of_which_nothing_is_told_is_not_copied(streams: Streams) -> None:
+    streams.open(7, 1, streams.file("out", "x\n"))
+    (streams.proc / "7" / "fdinfo" / "1").unlink()
+    (item,) = copy_logs([process(7, rank=1)], streams.bundle / "logs", host="n", proc=streams.proc)
+    assert not item.ok
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may read what another user's job may not")
+@pytest.mark.parametrize(("mode", "copied"), [(0o600, False), (0o640, False), (0o644, True)])
+def test_root_copies_for_another_user_only_what_that_user_may_read(streams: Streams, mode: int, copied: bool) -> None:
+    out = streams.file("out", "x\n")
+    out.chmod(mode)
+    streams.open(7, 1, out)
+    told = "Uid:\t65534\t65534\t65534\t65534\nGid:\t65534\t65534\t65534\t65534\nGroups:\t\n"
+    (streams.proc / "7" / "status").write_text(told, encoding="utf-8")
+    theirs = dataclasses.replace(process(7, rank=1), uid=65534)
+    (item,) = copy_logs([theirs], streams.bundle / "logs", host="n", proc=streams.proc)
+    assert item.ok is copied

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from gpu.answers import APPS, HEADER, RESTS, SPINS, app, gpu, read
-from torchtriage.gpu.analyze import GpuFindings, Process, analyze, node_of, unanswered
+from torchtriage.gpu.analyze import MAX_GPUS_OF_AN_ANSWER, GpuFindings, Process, analyze, node_of, unanswered
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -146,3 +146,28 @@ def test_a_question_without_answer_is_told_for_its_host() -> None:
 def test_the_node_of_an_answer_is_its_folder_in_the_bundle() -> None:
     assert node_of("b/n1/gpu/query-gpu.csv") == node_of("b/n1/proc/again/rank00-pid1.json") == "b/n1"
     assert node_of("nvidia-smi.csv") == ""
+
+
+def test_rows_about_ever_new_gpus_are_bounded_and_it_is_said(tmp_path: Path) -> None:
+    rows = [gpu(k) for k in range(19_000)]
+    found = judged(tmp_path, [*rows, gpu(3, use="99 %")], [])
+    told_of = f"n1/gpu/query-gpu.csv: tells of more than {MAX_GPUS_OF_AN_ANSWER} GPUs: "
+    assert found.notes == [f"{told_of}{19_000 - MAX_GPUS_OF_AN_ANSWER} rows about others were left out"]
+
+
+def test_gpus_without_an_end_in_xml_are_bounded_too(tmp_path: Path) -> None:
+    gpus = [f'<gpu id="00000000:{k >> 8:02X}:{k & 255:02X}.0">\n</gpu>' for k in range(19_000)]
+    answer = read(tmp_path, "<nvidia_smi_log>", *gpus, "</nvidia_smi_log>")
+    found = analyze([("n1/gpu/q.xml", answer)], [])
+    assert len(found.notes) == 1
+    assert "rows about others were left out" in found.notes[0]
+
+
+def test_a_gpu_is_one_whichever_of_its_names_an_answer_gives(tmp_path: Path) -> None:
+    by_bus = read(tmp_path, "pci.bus_id, utilization.gpu [%], ecc.errors.uncorrected.volatile.total",
+                  *(f"0000:0{k}:00.0, 0 %, {2 * (k == 1)}" for k in range(4)))  # fmt: skip
+    by_index = read(tmp_path, "index, utilization.gpu [%], remapped_rows.pending", "1, 0 %, Yes")
+    answers = [("n1/gpu/a.csv", read(tmp_path, HEADER, *(gpu(k) for k in range(4)))), ("n1/gpu/b.csv", by_bus),
+               ("n1/gpu/c.csv", by_index), ("n1/gpu/apps.csv", read(tmp_path, *TABLE))]  # fmt: skip
+    (found,) = [each for each in analyze(answers, RANKS).signals if each.name == "gpu.ecc_uncorrected"]
+    assert (found.scope.ranks, found.facts["errors"], found.facts["remap_pending"]) == ([1], 2, True)

@@ -26,7 +26,7 @@ from stacks.live_processes import (
 )
 from torchtriage.stacks import guard as guard_script
 from torchtriage.stacks.attach import Guard, find_py_spy, look_at, run_guarded
-from torchtriage.stacks.obstacles import obstacle
+from torchtriage.stacks.obstacles import obstacle, without_stack
 from torchtriage.stacks.refusals import in_one_line
 
 if TYPE_CHECKING:
@@ -236,6 +236,38 @@ def test_output_without_end_is_cut_off(guard: Guard, tmp_path: Path, monkeypatch
     endless.chmod(0o700)
     ended = run_guarded([str(endless)], os.getpid(), guard, timeout_s=60)
     assert (ended.returncode, ended.error) == (None, "more than 1 MiB of output")
+
+
+def test_a_dump_that_is_too_large_is_not_called_slow(
+    guard: Guard, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torchtriage.stacks.attach.MAX_BYTES", 1 << 20)
+    endless = tmp_path / "endless"
+    endless.write_text(f"#!{sys.executable}\nwhile True: print('[' * 65536)\n", encoding="utf-8")
+    endless.chmod(0o700)
+    with running(SLEEPER, "0") as process:
+        seen = look_at(process.pid, guard, py_spy=str(endless), timeout_s=60)
+    assert seen.error == "more than 1 MiB of output"
+    assert (seen.reason or "").startswith("py-spy wrote more than is kept of one process: ")
+
+
+def test_a_zombie_is_said_to_have_ended_without_a_try(guard: Guard) -> None:
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    try:
+        assert within(20, lambda: state(process.pid) == "Z")
+        seen = look(process.pid, guard)
+    finally:
+        process.wait()
+    assert (seen.command, seen.error) == ([], "the process has ended")
+    assert "zombie" in (seen.reason or "")
+
+
+def test_a_thread_of_the_kernel_is_told_by_its_flags(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stat = tmp_path / "stat"
+    monkeypatch.setattr("torchtriage.stacks.obstacles.Path", lambda _path: stat)
+    for flags, told in ((0x208040, "a thread of the kernel, not a program"), (0x400040, None)):
+        stat.write_text(f"2 (kthreadd) S 0 0 0 0 -1 {flags} 0 0\n", encoding="utf-8")
+        assert (without_stack(2) or (None,))[0] == told
 
 
 def test_a_program_that_is_not_there_is_an_error_not_an_exception(guard: Guard) -> None:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from stacks.live_processes import SLEEPER, WORKER, Process, need_ptrace, running, state, within
+from torchtriage.artefacts.inputs import open_inputs
 from torchtriage.stacks.probe import (
     MAX_CHILDREN_OF_A_RANK,
     dump_file,
@@ -169,7 +170,7 @@ def test_secrets_in_frames_are_masked_and_values_of_variables_dropped() -> None:
     assert (read["cpu_seconds"], read["time_s"], "locals" in read["frames"][0]) == (1.5, 1000.0, False)
 
 
-@pytest.mark.parametrize("output", [b"", b"[]", b"{}", b"[1]", b"[" * 100_000, b"nonsense"])
+@pytest.mark.parametrize("output", [b"", b"[]", b"{}", b"[1]", b"[" * 100_000, b"nonsense", b'[{"frames":5},3,null]'])
 def test_what_is_no_list_of_threads_is_no_dump(output: bytes) -> None:
     assert dump_file(output, {}, 0.0) is None
 
@@ -220,3 +221,90 @@ def test_an_interrupt_ends_the_dumpers_and_leaves_nobody_stopped(folder: Path, m
             dump_processes([Process(process.pid)], folder, host="node1", timeout_s=60)
         thread.join()
         assert within(5, lambda: state(process.pid) == "S")
+
+
+ODD = {"frames": 5, "thread_id": "x", "owns_gil": [], "active": {}, "thread_name": 7}
+
+
+def program(folder: Path, source: str) -> str:
+    path = folder / "py-spy"
+    path.write_text(f"#!{sys.executable}\nimport os, sys, time\n{source}\n", encoding="utf-8")
+    path.chmod(0o700)
+    return str(path)
+
+
+def test_values_of_another_type_and_entries_that_are_no_threads_are_dropped() -> None:
+    whole = {**ODD, "os_thread_id": [], "frames": [{"name": "f", "line": "x", "odd": 1}, 4, {"name": None}, {}]}
+    data = dump_file(json.dumps([whole, ODD, 3, None]).encode(), {9: 1.5}, 7.0)
+    assert json.loads(data or b"") == [{"frames": [{"name": "f"}], "cpu_seconds": None, "time_s": 7.0}]
+
+
+@pytest.mark.parametrize("odd", [json.dumps([ODD, 3, None]), '["x"]', "[[[[", "[1e999]", "[]"])
+def test_one_odd_dump_costs_no_other_process_its_stack(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, odd: str
+) -> None:
+    frame = {"name": "step", "filename": "/w/train.py", "line": 3}
+    good = json.dumps([{"pid": 1, "os_thread_id": 1, "frames": [frame]}])
+    with running(SLEEPER, "0") as first, running(SLEEPER, "0") as second:
+        source = f"print({odd!r} if sys.argv[-1] == '{first.pid}' else {good!r})"
+        monkeypatch.setattr("torchtriage.stacks.probe.find_py_spy", lambda: program(tmp_path, source))
+        items = dump_processes([Process(first.pid, rank=0), Process(second.pid, rank=1)], folder, host="node1")
+    assert [(item.rank, item.ok) for item in items] == [(0, False), (1, True)]
+    assert items[0].error == "what py-spy wrote is no list of threads"
+
+
+def test_a_fault_at_one_process_is_told_of_that_process(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(_pid: int) -> dict[int, float]:
+        raise ZeroDivisionError("odd")
+
+    monkeypatch.setattr("torchtriage.stacks.probe.thread_cpu_seconds", fails)
+    with running(SLEEPER, "0") as process:
+        (item,) = dump_processes([Process(process.pid, rank=5)], folder, host="node1", native=False)
+    assert (item.rank, item.ok, item.error) == (5, False, "ZeroDivisionError: odd")
+
+
+def test_a_py_spy_that_hangs_is_tried_twice_and_not_for_a_second_look(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tries = tmp_path / "tries"
+    source = f"open({str(tries)!r}, 'a').write(' '.join(sys.argv[1:]) + '\\n')\ntime.sleep(600)"
+    monkeypatch.setattr("torchtriage.stacks.probe.find_py_spy", lambda: program(tmp_path, source))
+    with running(SLEEPER, "0") as process:
+        (item,) = dump_processes([Process(process.pid)], folder, host="node1", timeout_s=1.0, again_after_s=0.0)
+    assert (item.ok, item.error) == (False, "no answer within 1 s")
+    assert [line.split()[2:-2] for line in tries.read_text(encoding="utf-8").splitlines()] == [["--native"], []]
+    with open_inputs([str(folder.parents[1])]) as inputs:
+        assert [artefact.kind for artefact in inputs.artefacts] == ["stack_dump"]
+    report = dump_stacks([str(folder.parents[1])])
+    assert [(rank.rank, rank.state) for rank in report.ranks] == [(0, "unreadable")]
+    assert any("the stack could not be had: no answer within 1 s" in gap for gap in report.gaps)
+
+
+def test_what_is_known_of_a_process_without_a_stack_is_recognised_however_much_py_spy_said(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = "sys.stderr.write('\\u00e9 odd words\\n' * 5000)\nsys.exit(1)"
+    monkeypatch.setattr("torchtriage.stacks.probe.find_py_spy", lambda: program(tmp_path, source))
+    with running(SLEEPER, "0") as process:
+        dump_processes([Process(process.pid)], folder, host="node1")
+    assert [(rank.rank, rank.state) for rank in dump_stacks([str(folder.parents[1])]).ranks] == [(0, "unreadable")]
+
+
+@pytest.mark.parametrize(
+    "output",
+    [
+        b'[{"frames": 5, "thread_id":"x","owns_gil":[],"active":{},"thread_name":7},3,null]',
+        b'[{"frames": [1, null]}]',
+        b"[[]]",
+        b"{}",
+        b"null",
+    ],
+)
+def test_an_answer_of_another_shape_is_no_dump(output: bytes) -> None:
+    assert dump_file(output, {}, 1.0) is None
+
+
+def test_a_thread_with_an_odd_number_has_no_cpu_time() -> None:
+    data = dump_file(b'[{"frames": [], "os_thread_id": [1]}]', {1: 2.0}, 1.0)
+    assert data is not None
+    assert json.loads(data)[0]["cpu_seconds"] is None

@@ -44,6 +44,7 @@ _STACK_STARTS = re.compile(
 # What py-spy and pystack write to stderr when they get no stack: also a fact about that process.
 _REFUSED = re.compile(
     rb"(?:Error: (?:Failed to (?:get stack traces|suspend process|find python version|get process executable name)"
+    rb"|no stack could be had of pid \d"
     rb"|not suspended, for it was stopped already|Unsupported version of Python|failed to get gil_thread_id"
     rb"|No such (?:process|file or directory) \(os error)|Permission Denied: Try running again|\xf0\x9f\x9a\xa8 )"
 )

@@ -14,6 +14,7 @@ from torchtriage.artefacts.clean import clean_text
 from torchtriage.bundle.files import write_new
 from torchtriage.bundle.log_secrets import LINE_END, mask_lines
 from torchtriage.bundle.manifest import Item
+from torchtriage.bundle.stream_rights import why_not_copied
 
 if TYPE_CHECKING:
     import threading
@@ -64,14 +65,22 @@ def copy_logs(
             break
         link = proc / str(process.pid) / "fd" / str(number)
         share_s = max(0.0, deadline - now()) / min(len(streams) - done, MAX_LOGS - len(items))
-        item = _copy(process, link, _STREAMS[number], folder, host, root, seen, share_s, now)
+        item = _copy(process, proc, link, _STREAMS[number], folder, host, root, seen, share_s, now)
         if item is not None:
             items.append(item)
     return items
 
 
+def _left_out(process: JobProcess, host: str, stream: str, why: str) -> Item:
+    return Item(
+        path="", kind="log", rank=process.rank, pid=process.pid, host=host, ok=False,
+        error=f"{stream} was not copied", reason=why, redacted=False,
+    )  # fmt: skip
+
+
 def _copy(
     process: JobProcess,
+    proc: Path,
     link: Path,
     stream: str,
     folder: Path,
@@ -94,6 +103,8 @@ def _copy(
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode) or (status.st_dev, status.st_ino) in seen:
             return None
+        if (why := why_not_copied(proc, process.pid, int(link.name), process.uid, descriptor)) is not None:
+            return _left_out(process, host, stream, why)
         seen.add((status.st_dev, status.st_ino))
         start = max(0, status.st_size - MAX_LOG_BYTES)
         text = os.pread(descriptor, MAX_LOG_BYTES, start).decode("utf-8", errors="replace")

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 _PIECE_BYTES = 1 << 16
 MAX_ABANDONED = 8
+_PF_KTHREAD = 0x00200000  # include/linux/sched.h, the same since Linux 2.6.17
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -34,6 +35,25 @@ class Stat:
     system_ticks: int
     n_threads: int
     start_ticks: int
+    flags: int = 0
+
+    @property
+    def is_kernel_thread(self) -> bool:
+        """Whether it is a thread of the kernel itself, which has neither command line nor environment."""
+        return bool(self.flags & _PF_KTHREAD)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether nothing of it runs; one whose main thread alone has ended is shown as a zombie too."""
+        return self.state == "X" or (self.state == "Z" and self.n_threads <= 1)
+
+
+@dataclass(frozen=True)
+class Ids:
+    """Who started a process, whatever it has become since by a set-user-ID program."""
+
+    uid: int
+    gids: frozenset[int]
 
 
 def read(path: str, limit: int) -> bytes | None:
@@ -99,11 +119,28 @@ def parse_stat(data: bytes | None) -> Stat | None:
     if start < 0 or end < start or len(fields) < 20:
         return None
     try:
-        ppid, user, system, threads, begun = (int(fields[i]) for i in (1, 11, 12, 17, 19))
+        ppid, flags, user, system, threads, begun = (int(fields[i]) for i in (1, 6, 11, 12, 17, 19))
     except ValueError:
         return None
     name = data[start + 1 : end].decode("utf-8", errors="replace")
-    return Stat(name, fields[0][:1].decode("ascii", errors="replace"), ppid, user, system, threads, begun)
+    return Stat(name, fields[0][:1].decode("ascii", errors="replace"), ppid, user, system, threads, begun, flags)
+
+
+def ids_of(root: str, pid: int) -> Ids | None:
+    """The real user and groups of a process; None when it is gone.
+
+    Not the owner of its folder: that is root for every process that may not be dumped, as any may choose to be.
+    """
+    uid: int | None = None
+    gids: set[int] = set()
+    for line in (read(f"{root}/{pid}/status", 1 << 20) or b"").splitlines():
+        name, _, rest = line.partition(b":")
+        words = rest.split()
+        if name == b"Uid" and words and words[0].isdigit():
+            uid = int(words[0])
+        elif name in (b"Gid", b"Groups"):
+            gids.update(int(word) for word in (words[:1] if name == b"Gid" else words) if word.isdigit())
+    return Ids(uid, frozenset(gids)) if uid is not None else None
 
 
 def each(keys: Sequence[K], function: Callable[[K], V], timeout_s: float) -> tuple[dict[K, V], list[K]]:

@@ -23,7 +23,6 @@ MAX_COMMAND_BYTES = 16_384
 MAX_ARGUMENTS = 512
 MAX_LEVELS = 256
 READ_TIMEOUT_S = 1.0
-_KERNEL_THREADS = 2  # kthreadd; its children have neither command line nor environment
 # No variable that tells a rank or a job lacks all of these: the common environment costs three searches.
 _HINTS = (b"RANK", b"PROCID", b"MASTER_ADDR")
 
@@ -95,7 +94,7 @@ def _read(root: str, pid: int) -> Entry | None:
     stat = proc_files.parse_stat(proc_files.read(f"{folder}/stat", 4096))
     if stat is None:
         return None
-    if stat.ppid == _KERNEL_THREADS or stat.state in "ZX":
+    if stat.is_kernel_thread or stat.state in "ZX":
         return Entry(pid, stat)
     command = _command(proc_files.read(f"{folder}/cmdline", MAX_COMMAND_BYTES))
     try:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from torchtriage.artefacts.clean import MASK, clean_text
@@ -22,11 +21,9 @@ _VALUE_MASKED = re.compile(rf"(?:--?[\w.\-]{{1,128}}=)?['\"]?{re.escape(MASK)}")
 
 
 def uid_of(root: str, pid: int) -> int:
-    """Who owns a process; -1 when it is gone."""
-    try:
-        return Path(root, str(pid)).stat().st_uid
-    except OSError:
-        return -1
+    """Who started a process; -1 when it is gone."""
+    ids = proc_files.ids_of(root, pid)
+    return ids.uid if ids is not None else -1
 
 
 def environment_of(root: str, entry: Entry) -> dict[str, str]:

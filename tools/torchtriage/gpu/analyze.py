@@ -8,8 +8,8 @@ a GPU that others share says nothing of its rank, unless it is 0 %. A GPU withou
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import dataclass, field
-from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from torchtriage.artefacts.clean import clean_text
@@ -34,6 +34,9 @@ Answer = tuple[str, "Mapping[str, Any]"]
 MAX_SIGNALS = 64
 MAX_QUOTES = 6
 MAX_PIDS = 32
+MAX_GPUS_OF_AN_ANSWER = 256
+"""Distinct ones: a node has 16 at the most, and an answer may repeat them as often as it was asked."""
+_NAMES = ("uuid", "bus", "index")
 _PARTS = frozenset({"gpu", "proc", "again"})
 # In the words of nvidia-smi -q; that of a cause before the one that comes with each of them.
 _REASON_WORDS = {
@@ -109,15 +112,23 @@ def analyze(answers: Sequence[Answer], processes: Sequence[Process]) -> GpuFindi
         processes: what is known of the job's processes. One whose node is "" may be anywhere.
     """
     found = GpuFindings()
-    gpus = _merge(answers)
+    gpus = _merge(answers, found.notes)
     for name, answer in answers:
         found.notes += [f"{clean_text(name)}: {clean_text(str(note))}" for note in answer["notes"][:4]]
         if answer["form"] == "other":
             found.not_judged.append(clean_text(name))
-    nodes = {gpu.node for gpu in gpus}
-    for node in sorted(nodes):
-        here = [p for p in processes if p.node == node or (not p.node and len(nodes) == 1)]
-        _assign([gpu for gpu in gpus if gpu.node == node], [a for a in answers if node_of(a[0]) == node], here)
+    nodes: dict[str, tuple[list[_Gpu], list[Answer], list[Process]]] = {gpu.node: ([], [], []) for gpu in gpus}
+    for gpu in gpus:
+        nodes[gpu.node][0].append(gpu)
+    for answer in answers:
+        if (node := nodes.get(node_of(answer[0]))) is not None:
+            node[1].append(answer)
+    for process in processes:
+        # One whose node is not known is that of the only one.
+        if (node := nodes.get(process.node)) is not None or (not process.node and len(nodes) == 1):
+            (node or next(iter(nodes.values())))[2].append(process)
+    for _, (of_node, told, here) in sorted(nodes.items(), key=lambda each: each[0]):
+        _assign(of_node, told, here)
     found.signals += _fell_off(gpus, answers)
     for gpu in gpus:
         found.signals += [*_uncorrected(gpu), *_foreign_memory(gpu)]
@@ -144,20 +155,35 @@ def unanswered(manifests: Sequence[Answer]) -> list[Signal]:
     return signals[:MAX_SIGNALS]
 
 
-def _merge(answers: Sequence[Answer]) -> list[_Gpu]:
+def _merge(answers: Sequence[Answer], notes: list[str]) -> list[_Gpu]:
     """Rows about one GPU put together, whichever of its names each answer gives."""
     gpus: list[_Gpu] = []
+    by_name: dict[tuple[str, str, object], _Gpu] = {}
     for name, answer in answers:
+        node = node_of(name)
+        of_answer: set[int] = set()
+        n_left_out = 0
         for row in answer["gpus"]:
-            node = node_of(name)
-            known = next((g for g in gpus if g.node == node and _same(g, row)), None)
+            names = [
+                (node, key, _bus(row[key]) if key == "bus" else row[key]) for key in _NAMES if row[key] is not None
+            ]
+            known = next((gpu for each in names if (gpu := by_name.get(each)) is not None and _same(gpu, row)), None)
+            if len(of_answer) >= MAX_GPUS_OF_AN_ANSWER and (known is None or id(known) not in of_answer):
+                n_left_out += 1
+                continue
             if known is None:
                 known = _Gpu(node)
                 gpus.append(known)
+            of_answer.add(id(known))
+            for each in names:
+                by_name.setdefault(each, known)
             known.uuid = known.uuid or row["uuid"]
             known.bus = known.bus or row["bus"]
             known.index = row["index"] if known.index is None else known.index
             known.rows.append((name, row))
+        if n_left_out:
+            what = f"tells of more than {MAX_GPUS_OF_AN_ANSWER} GPUs: {n_left_out} rows about others were left out"
+            notes.append(f"{clean_text(name)}: {what}")
     return gpus
 
 
@@ -270,20 +296,25 @@ def _throttled(gpus: Sequence[_Gpu]) -> list[Signal]:
     """GPUs at work whose clock was lowered by heat or a power signal, or is far below that of their peers."""
     name = "gpu.throttled"
     signals: list[Signal] = []
-    for gpu in gpus:
+    clocks = _clocks_at_work(gpus)
+    in_order = {kind: sorted(of_gpu.values()) for kind, of_gpu in clocks.items()}
+    for number, gpu in enumerate(gpus):
         for artefact, row in gpu.rows:
             clock, highest = row["sm_mhz"], row["max_sm_mhz"]
             if clock is None or not _at_work(row):
                 continue
             reasons = [word for key, word in _REASON_WORDS.items() if (row["reasons"] or 0) & REASON_BITS[key]]
-            peers = [c for other in gpus if other is not gpu for c in _peer_clocks(other, row)]
-            slow_for_peers = len(peers) > 1 and clock < median(peers) * SLOW_CLOCK_SHARE.value
+            own = clocks[row["name"]].get(number)
+            typical = _median_without(in_order[row["name"]], own)
+            n_peers = len(clocks[row["name"]]) - (own is not None)
+            slow_for_peers = n_peers > 1 and typical is not None and clock < typical * SLOW_CLOCK_SHARE.value
             lowered = highest and clock < highest * THROTTLED_CLOCK_SHARE.value
             if not (lowered and reasons) and not slow_for_peers:
                 continue
             facts = {
                 "reason": reasons[0] if reasons else None, "sm_mhz": int(clock), "bus": gpu.bus,
-                "max_sm_mhz": int(highest) if highest else None, "peers_sm_mhz": int(median(peers)) if peers else None,
+                "max_sm_mhz": int(highest) if highest else None,
+                "peers_sm_mhz": int(typical) if typical is not None else None,
             }  # fmt: skip
             keys = ["sm_mhz", *(["reasons"] if reasons else [])]
             signals.append(_signal(name, [gpu], facts, [_quote(artefact, row, key, name) for key in keys]))
@@ -295,10 +326,24 @@ def _at_work(row: Mapping[str, Any]) -> bool:
     return row["utilisation"] is not None and row["utilisation"] >= WORKS_PERCENT.value
 
 
-def _peer_clocks(other: _Gpu, row: Mapping[str, Any]) -> list[float]:
-    """The clock of another GPU of the same name that is at work too."""
-    rows = [r for _, r in other.rows if r["sm_mhz"] is not None and r["name"] == row["name"] and _at_work(r)]
-    return [rows[0]["sm_mhz"]] if rows else []
+def _clocks_at_work(gpus: Sequence[_Gpu]) -> dict[object, dict[int, float]]:
+    """Of each name of GPUs, the clock of each that is at work, by its place in ``gpus``."""
+    clocks: dict[object, dict[int, float]] = {}
+    for number, gpu in enumerate(gpus):
+        for _, row in gpu.rows:
+            if row["sm_mhz"] is not None and _at_work(row):
+                clocks.setdefault(row["name"], {}).setdefault(number, row["sm_mhz"])
+    return clocks
+
+
+def _median_without(values: Sequence[float], one: float | None) -> float | None:
+    """The median of sorted values, one of them left out; None of no value. Takes the same time for any number."""
+    at = bisect_left(values, one) if one is not None else len(values)
+    n = len(values) - (one is not None)
+    if not n:
+        return None
+    low, high = (values[k + (k >= at)] for k in ((n - 1) // 2, n // 2))
+    return (low + high) / 2
 
 
 def _use(gpus: Sequence[_Gpu]) -> list[Signal]:

@@ -22,13 +22,15 @@ from typing import TYPE_CHECKING
 
 from torchtriage.bundle.programs import run_program
 from torchtriage.stacks import guard as guard_script
-from torchtriage.stacks.obstacles import DEEP_SLEEP, obstacle
+from torchtriage.stacks.obstacles import DEEP_SLEEP, obstacle, without_stack
 from torchtriage.stacks.refusals import refusal_in, without_backtrace
 
 if TYPE_CHECKING:
     from torchtriage.bundle.programs import Ran
 
 MAX_BYTES = 16 << 20
+MORE_S = 2.0
+"""After the time of one step, for all other steps together."""
 _LADDER: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("native", ("--native",)),
     ("python", ()),
@@ -56,6 +58,8 @@ class Look:
     """What that means here, and what to do."""
     stopped: str | None = None
     """``T (stopped)`` or ``t (tracing stop)`` when it was found so: it was then left as it was."""
+    timed_out: bool = False
+    """Whether a step did not end within its time."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +71,8 @@ class Ended:
     output: bytes
     error: str
     """Why it was ended, else what it said, without a backtrace of its own."""
+    cut: bool = False
+    """It was ended for its output."""
 
 
 class Guard:
@@ -160,11 +166,13 @@ def look_at(
         guard: entered before.
         py_spy: :func:`find_py_spy`.
         native: begin with native frames.
-        timeout_s: for each step.
+        timeout_s: for each step, and with :data:`MORE_S` for all of them together.
         start_ticks: when the process that is meant began; another one that has its number now is left alone.
     """
     if start_ticks is not None and (guard_script.stat_of(pid) or ("", -1))[1] != start_ticks:
         return Look([], None, "", "the process has ended", "it ended after it was found and before it was looked at")
+    if (nothing := without_stack(pid)) is not None:
+        return Look([], None, "", *nothing)
     stopped = _stopped(pid)
     steps = list(_LADDER)
     if stopped is not None or guard_script.tracer_of(pid):
@@ -178,21 +186,32 @@ def look_at(
         steps = _without_stopping(steps)
         first_error, reason = "not stopped: a thread of it sleeps in the kernel (state D)", DEEP_SLEEP
     command: list[str] = []
-    while steps:
+    timed_out = False
+    end = time.monotonic() + timeout_s + MORE_S
+    while steps and (left_s := end - time.monotonic()) > 0:
         how, flags = steps.pop(0)
         command = [py_spy, "dump", "--json", *flags, "--pid", str(pid)]
-        ended = run_guarded(command, pid, guard, timeout_s=timeout_s)
+        ended = run_guarded(command, pid, guard, timeout_s=min(timeout_s, left_s))
         if ended.returncode == 0 and ended.output.lstrip()[:1] == b"[":
-            return Look(command, ended.output, how, first_error, reason, stopped)
+            return Look(command, ended.output, how, first_error, reason, stopped, timed_out)
         error = ended.error or f"exit status {ended.returncode} without a dump"
         refusal = refusal_in(error.splitlines())
         if first_error is None:
-            first_error, reason = error, obstacle(pid, error, timed_out=ended.returncode is None)
+            first_error = error
+            reason = obstacle(pid, error, timed_out=ended.returncode is None, cut=ended.cut)
+            if guard.cancelled.is_set():
+                reason = "the collector was stopped before"
         if guard_script.stat_of(pid) is None or (refusal is not None and refusal["final"]) or guard.cancelled.is_set():
             break
-        if ended.returncode is None and _sleeps_deeply(pid):
-            steps = _without_stopping(steps)
-    return Look(command, None, "", first_error, reason, stopped)
+        if ended.returncode is None:
+            # It hangs, or writes without end, and would do so again: one other way is tried, with less to do.
+            deep = _sleeps_deeply(pid)
+            if timed_out or (how != "native" and not deep):
+                timed_out = True
+                break
+            timed_out = True
+            steps = (_without_stopping(steps) if deep else steps)[:1]
+    return Look(command, None, "", first_error, reason, stopped, timed_out)
 
 
 def _without_stopping(steps: list[tuple[str, tuple[str, ...]]]) -> list[tuple[str, tuple[str, ...]]]:
@@ -228,7 +247,7 @@ def run_guarded(
         guard.free(targets, orderly=orderly)
     why = _why_ended(ran, timeout_s)
     code = 127 if ran.code is None and why is None else ran.code  # not found, as a shell says it
-    return Ended(code, ran.output, why or without_backtrace(ran.said))
+    return Ended(code, ran.output, why or without_backtrace(ran.said), ran.cut)
 
 
 def _why_ended(ran: Ran, timeout_s: float) -> str | None:

@@ -102,7 +102,7 @@ def record_processes(
                 if data is None:
                     if error is None or _NO_SAMPLES in error:
                         return _item(process, host, command, kind=kind, error=WAITED)
-                    reason = obstacle(process.pid, error, timed_out=ended.returncode is None)
+                    reason = obstacle(process.pid, error, timed_out=ended.returncode is None, cut=ended.cut)
                     return _item(process, host, command, kind=kind, error=error, reason=reason)
                 write_new(folder / name, data)
                 path = (folder / name).relative_to(root) if folder.is_relative_to(root) else folder / name

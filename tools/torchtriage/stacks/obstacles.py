@@ -7,13 +7,15 @@ import re
 from pathlib import Path
 
 from torchtriage.stacks.guard import stat_of, tracer_of
-from torchtriage.stacks.refusals import NO_PYTHON, refusal_in
+from torchtriage.stacks.refusals import NO_PYTHON, THE_PROCESS_HAS_ENDED, refusal_in
 
 DEEP_SLEEP = (
     "a thread sleeps in the kernel where nothing can stop it (state D), mostly for a file system or a driver: its "
     "wchan and kernel stack say for what"
 )
 _SYS_PTRACE = 1 << 19
+_PF_KTHREAD = 0x00200000  # include/linux/sched.h
+_FLAGS_FIELD = 6  # of /proc/PID/stat, behind the name
 _FREE_THREADED = re.compile(r"python\d\.\d{1,2}t")
 _YAMA = Path("/proc/sys/kernel/yama/ptrace_scope")
 _CONTAINER_FLAG = "add it with `docker run --cap-add SYS_PTRACE` (Kubernetes: securityContext.capabilities.add)"
@@ -25,17 +27,23 @@ _YAMA_SAYS = {
 }
 
 
-def obstacle(pid: int, error: str, *, timed_out: bool = False) -> str:
+def obstacle(pid: int, error: str, *, timed_out: bool = False, cut: bool = False) -> str:
     """What kept py-spy from reading the process, and what to do.
 
     Args:
         pid: the process.
         error: what py-spy said.
         timed_out: it did not end within its time limit.
+        cut: it wrote more than is kept.
     """
     stat = stat_of(pid)
     if stat is None or stat[0] in "ZX":
-        return "the process has ended"
+        return THE_PROCESS_HAS_ENDED
+    if cut:
+        return (
+            "py-spy wrote more than is kept of one process: it has very many threads or very deep stacks; "
+            f"`pystack remote {pid}` shows them"
+        )
     refusal = refusal_in(error.splitlines())
     lowered = error.lower()
     if "permission denied" in lowered or ("not permitted" in lowered and not tracer_of(pid)):
@@ -54,6 +62,20 @@ def obstacle(pid: int, error: str, *, timed_out: bool = False) -> str:
     if refusal is not None:
         return str(refusal["meaning"])
     return "py-spy could not read it; `pystack remote PID` reads processes in another way"
+
+
+def without_stack(pid: int) -> tuple[str, str] | None:
+    """Of what has no stack of a program (a zombie, a thread of the kernel): what is the matter, and what that means."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace").rpartition(")")[2].split()
+        state, flags = stat[0], int(stat[_FLAGS_FIELD])
+    except (OSError, ValueError, IndexError):
+        return None
+    if state in ("Z", "X"):
+        return THE_PROCESS_HAS_ENDED, "it is a zombie: its parent has not yet asked how it ended"
+    if flags & _PF_KTHREAD:
+        return "a thread of the kernel, not a program", "give the pid of a rank's own process"
+    return None
 
 
 def _permission(pid: int) -> str:

@@ -12,6 +12,7 @@ import os
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
@@ -19,7 +20,7 @@ from torchtriage.artefacts.clean import clean_text
 from torchtriage.bundle.files import write_new
 from torchtriage.bundle.manifest import Item
 from torchtriage.stacks.attach import Guard, Look, find_py_spy, look_at
-from torchtriage.stacks.refusals import NOT_SUSPENDED, in_one_line
+from torchtriage.stacks.refusals import NOT_HAD, NOT_SUSPENDED, in_one_line
 
 if TYPE_CHECKING:
     import threading
@@ -32,7 +33,16 @@ MAX_CHILDREN = 256
 MAX_CHILDREN_OF_A_RANK = 16
 _MAX_CHARS = 400
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
-_TEXTS = ("name", "filename", "module", "short_filename", "thread_name")
+_MAX_FILE_BYTES = 3500  # what is larger is not recognised as the dump of a process that could not be read
+_OUR_FAULT = "a fault of torchtriage itself; the other processes are looked at all the same"
+# What py-spy 0.3 and 0.4 write, by type; whatever else stands there is dropped, values of variables among it.
+_THREAD: dict[str, type] = {
+    "pid": int, "thread_id": int, "thread_name": str, "os_thread_id": int, "active": bool, "owns_gil": bool,
+}  # fmt: skip
+_FRAME: dict[str, type] = {
+    "name": str, "filename": str, "module": str, "short_filename": str, "line": int, "is_entry": bool,
+    "is_shim_entry": bool,
+}  # fmt: skip
 HOW_TO_GET_IT = "`pip install 'py-spy>=0.4.1'` on the node, which must run Linux"
 
 
@@ -70,7 +80,7 @@ def dump_processes(
         folder: the ``stacks`` folder of a host in a bundle; a second look goes to ``again`` in it.
         host: its name, for the manifest.
         native: dump native frames of ranks too.
-        timeout_s: for each way of reading each process.
+        timeout_s: for one way of reading a process; :data:`torchtriage.stacks.attach.MORE_S` more for all others.
         limit: how many are attached to at a time; when None, as many as :func:`attach_limit` says.
         again_after_s: look a second time at every rank so many seconds after the first look began.
         root: the bundle's root, to which paths in the manifest are relative; two folders up when None.
@@ -83,6 +93,7 @@ def dump_processes(
     chosen, n_left_out = _choose(processes)
     names = _names(chosen)
     items: list[Item] = []
+    hung: set[int] = set()  # a second look at these would cost its time again and show nothing
     began = time.monotonic()
     with Guard(cancelled=cancelled) as guard, ThreadPoolExecutor(limit or attach_limit()) as pool:
 
@@ -100,16 +111,26 @@ def dump_processes(
 
         def first(process: Target) -> list[Item]:
             with_native = native and process.role == "rank"
-            return write.look(process, names[process.pid], look(process, with_native))
+            seen = look(process, with_native)
+            if seen.output is None and seen.timed_out:
+                hung.add(process.pid)
+            return write.look(process, names[process.pid], seen)
 
         def second(process: Target) -> list[Item]:
             return write.look(process, f"{AGAIN}/{names[process.pid]}", look(process, with_native=False))
 
+        def each_alone(work: Callable[[Target], list[Item]], process: Target) -> list[Item]:
+            try:
+                return work(process)
+            except Exception as error:  # what one process makes us do wrong must not cost the stacks of the others
+                return [write.nothing(process, f"{type(error).__name__}: {error}", _OUR_FAULT)]
+
         try:
-            items += _all(pool, first, chosen)
+            items += _all(pool, partial(each_alone, first), chosen)
             left_s = max(0.0, began + (again_after_s or 0.0) - time.monotonic())
             if again_after_s is not None and not guard.cancelled.wait(left_s):
-                items += _all(pool, second, [process for process in chosen if process.role == "rank"])
+                again = [process for process in chosen if process.role == "rank" and process.pid not in hung]
+                items += _all(pool, partial(each_alone, second), again)
         except BaseException:
             # An interrupt: dumpers that run are ended at once, none is started any more.
             guard.cancelled.set()
@@ -211,9 +232,8 @@ class _Writer:
                 return [*items, self._file(process, look, f"{name}.json", data)]
         error = in_one_line(look.error or "what py-spy wrote is no list of threads")
         path = ""
-        if look.error is not None and look.stopped is None and process.role == "rank":
-            lines = [clean_text(line, _MAX_CHARS) for line in look.error.splitlines()[:40]]
-            path = self._file(process, look, f"{name}.txt", ("\n".join(lines) + "\n").encode()).path
+        if look.stopped is None and process.role == "rank":
+            path = self._file(process, look, f"{name}.txt", _told(process.pid, error, look)).path
         return [*items, self.nothing(process, error, look.reason, command=look.command, path=path)]
 
     def nothing(
@@ -251,6 +271,13 @@ class _Writer:
         return item.model_copy(update={"path": path, "ok": True, "error": less, "reason": look.reason})
 
 
+def _told(pid: int, error: str, look: Look) -> bytes:
+    """Why there is no stack, as a file: in one line that the reader of dumps knows, then what py-spy said."""
+    lines = [f"{NOT_HAD}{pid}: {error}", *([look.reason] if look.reason else []), *(look.error or "").splitlines()[:40]]
+    text = "\n".join(clean_text(line, _MAX_CHARS) for line in lines) + "\n"
+    return text.encode("utf-8", "replace")[:_MAX_FILE_BYTES]
+
+
 def thread_cpu_seconds(pid: int) -> dict[int, float]:
     """CPU seconds of each thread of a process so far, by the kernel's thread id."""
     seconds: dict[int, float] = {}
@@ -268,33 +295,47 @@ def thread_cpu_seconds(pid: int) -> dict[int, float]:
 
 
 def dump_file(output: bytes, cpu_seconds: Mapping[int, float], time_s: float) -> bytes | None:
-    """py-spy's JSON as it goes into a bundle: masked, with each thread's CPU seconds and the time; None for no dump."""
+    """py-spy's JSON as it goes into a bundle: masked, with each thread's CPU seconds and the time; None for no dump.
+
+    An entry that is no thread, or a frame without a name, is dropped, and so is a value of another type than py-spy's.
+    """
     try:
-        threads = json.loads(output)
+        raw = json.loads(output)
     except (ValueError, RecursionError):
         return None
-    if not isinstance(threads, list) or not threads:
+    if not isinstance(raw, list):
         return None
     masked: dict[str, str] = {}
-    for thread in cast("list[Any]", threads):
-        if not isinstance(thread, dict):
-            return None
-        thread = cast("dict[str, Any]", thread)
-        _mask(thread, masked)
-        for frame in cast("list[Any]", thread.get("frames") or []):
-            if isinstance(frame, dict):
-                _mask(cast("dict[str, Any]", frame), masked)
-        thread["cpu_seconds"] = cpu_seconds.get(cast("int", thread.get("os_thread_id")))
+    threads: list[dict[str, Any]] = []
+    for each in cast("list[Any]", raw):
+        if not isinstance(each, dict) or not isinstance(cast("dict[str, Any]", each).get("frames"), list):
+            continue
+        given = cast("dict[str, Any]", each)
+        thread = _typed(given, _THREAD, masked)
+        frames = [_typed(cast("dict[str, Any]", f), _FRAME, masked) for f in given["frames"] if isinstance(f, dict)]
+        thread["frames"] = [frame for frame in frames if "name" in frame]
+        thread["cpu_seconds"] = cpu_seconds.get(thread.get("os_thread_id", -1))
         thread["time_s"] = round(time_s, 3)
+        threads.append(thread)
+    if not threads:
+        return None
     return json.dumps(threads, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "replace")
 
 
-def _mask(data: dict[str, Any], masked: dict[str, str]) -> None:
-    for key in _TEXTS:
-        text = data.get(key)
-        if isinstance(text, str):
-            shown = masked.get(text)
-            if shown is None:
-                shown = masked[text] = clean_text(text, _MAX_CHARS)
-            data[key] = shown
-    data.pop("locals", None)
+def _typed(data: Mapping[str, Any], types: Mapping[str, type], masked: dict[str, str]) -> dict[str, Any]:
+    """The values that are of their type or absent (null), texts masked."""
+    kept: dict[str, Any] = {}
+    for key, kind in types.items():
+        value = data.get(key)
+        if value is None and key in data and key != "name":
+            kept[key] = None
+        elif type(value) is kind:
+            kept[key] = _masked(value, masked) if isinstance(value, str) else value
+    return kept
+
+
+def _masked(text: str, masked: dict[str, str]) -> str:
+    shown = masked.get(text)
+    if shown is None:
+        shown = masked[text] = clean_text(text, _MAX_CHARS)
+    return shown

@@ -21,6 +21,10 @@ _PID = re.compile(r"\bPid\((\d{1,10})\)|\bpid[ =:]{1,2}(\d{1,10})\b")
 NOT_SUSPENDED = "Error: not suspended, for it was stopped already: "
 """How the dump of a process begins that was stopped and was therefore not attached to; its state in /proc follows."""
 
+NOT_HAD = "Error: no stack could be had of pid "
+"""How the file of a process begins that could not be dumped; its number and the reason follow."""
+THE_PROCESS_HAS_ENDED = "the process has ended"
+
 _NO_CAPABILITY = "the dumper may not trace this process: run it as root or with CAP_SYS_PTRACE"
 _ENDED = "the process had ended before it was dumped"
 
@@ -76,6 +80,7 @@ _REFUSALS: tuple[tuple[tuple[str, ...], str, bool, str], ...] = (
         True,
         "this py-spy does not know that version of Python: install a newer py-spy, or use `pystack remote PID`",
     ),
+    ((NOT_HAD, THE_PROCESS_HAS_ENDED), "exited", True, _ENDED),
     (("Operation not permitted",), "unreadable", False, _NO_CAPABILITY),
     (("No such process",), "exited", True, _ENDED),
     (("No such file or directory (os error 2)",), "exited", True, _ENDED),
@@ -118,5 +123,15 @@ def refusal_in(lines: list[str]) -> dict[str, Any] | None:
             "pid": int(pid[1] or pid[2]) if pid else None,
             "where": str(number),
             "text": lines[number - 1][:400],
+        }
+    if lines[0].startswith(NOT_HAD):
+        pid_text, _, why = lines[0].removeprefix(NOT_HAD).partition(": ")
+        return {
+            "state": "unreadable",
+            "final": True,
+            "meaning": f"the stack could not be had: {why[:_MAX_TOLD_CHARS] or 'no reason is told'}",
+            "pid": int(pid_text) if pid_text.isascii() and pid_text.isdigit() and len(pid_text) <= 10 else None,
+            "where": "1",
+            "text": lines[0][:400],
         }
     return None

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from torchtriage.artefacts.inputs import Paths
+    from torchtriage.report import RankStack, Signal
 
 _RECORD_FIRST = (
     "pass recorded dumps: run `py-spy dump --native --pid PID > stacks/rank-N.txt` for each rank's "
@@ -156,7 +157,7 @@ def _summary(findings: StackFindings) -> str:
         n = len(findings.culprit_ranks)
         who = f"rank{'s' if n > 1 else ''} {rank_ranges(findings.culprit_ranks)} {'are' if n > 1 else 'is'}"
         return (
-            f"{who} not waiting for the others: {first.state} at {first.where}, "
+            f"{who} not waiting for the others: {_doing(first)}, "
             f"while {others} rank(s) wait for the device or in a collective"
         )
     if len(ranks) == 1:
@@ -164,10 +165,9 @@ def _summary(findings: StackFindings) -> str:
         name = f"rank {only.rank}" if only.rank is not None else f"process {only.pid}"
         if only.state == "unreadable":
             return f"{name} could not be read, so that where it stands is not known"
-        return (
-            f"{name} is {only.state} at {only.where}; one process alone cannot show which rank is missing: "
-            "dump its peers"
-        )
+        if only.state == "exited":
+            return f"{name} has ended, so that it has no stack; dump its peers"
+        return f"{name} is {_doing(only)}; one process alone cannot show which rank is missing: dump its peers"
     if all(each.state in WAITING for each in ranks):
         different = next((s for s in findings.signals if s.name == "stacks.different_place"), None)
         if different is not None:
@@ -176,11 +176,35 @@ def _summary(findings: StackFindings) -> str:
                 f"{different.facts['majority_where']}; compare their flight-recorder dumps"
             )
         return (
-            f"all {len(ranks)} ranks wait for the device or in a collective, at {ranks[0].where}: stacks cannot tell "
+            f"all {len(ranks)} ranks wait for the device or in a collective{_at(ranks[0].where)}: stacks cannot tell "
             "which one is missing; look at the flight recorder"
+        )
+    others = [each for each in ranks if each.state not in WAITING]
+    if len(others) == 1 and others[0].state not in ("unreadable", "exited"):
+        (one,) = others
+        name = f"rank {one.rank}" if one.rank is not None else f"process {one.pid}"
+        sure = "does not wait" if any(_is_of(signal, one) for signal in findings.signals) else "may not wait"
+        return (
+            f"{name} {sure} with the others: {_doing(one)}, while {len(ranks) - 1} rank(s) wait for the device or in "
+            "a collective; this sample does not show that it is stuck"
         )
     states = sorted({each.state for each in ranks})
     return f"{len(ranks)} processes, states {', '.join(states)}: no single rank stands out in this sample"
+
+
+def _doing(one: RankStack) -> str:
+    return f"{one.state}{_at(one.where)}"
+
+
+def _at(where: str) -> str:
+    """A place in words; of a process without frames there is none."""
+    return f" at {where}" if where else ""
+
+
+def _is_of(signal: Signal, one: RankStack) -> bool:
+    """Whether a signal says for certain that this process is in its state."""
+    mine = one.rank in signal.scope.ranks if one.rank is not None else one.pid in signal.facts.get("pids", ())
+    return signal.name == f"stacks.{one.state}" and mine and signal.facts.get("certain") is True
 
 
 def _two_looks(findings: StackFindings) -> str:
@@ -232,7 +256,9 @@ def render(report: StacksReport) -> str:
         lines.append(f"  rank {rank_ranges(group.ranks)}: {state}  {where}")
     if len(report.groups) > 8:
         lines.append(f"  and {len(report.groups) - 8} more places")
-    lines += [f"  pid {each.pid}: {each.state}  {each.where}" for each in report.ranks if each.rank is None][:8]
+    lines += [
+        f"  pid {each.pid}: {each.state}  {each.where or 'no frames'}" for each in report.ranks if each.rank is None
+    ][:8]
     lines += [f"  {each.artefact}:{each.where}  {each.quote[:100]}" for each in report.evidence[:3]]
     if report.output_dir is not None:
         lines.append(f"  dumps: {report.output_dir}")
