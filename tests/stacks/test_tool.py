@@ -166,3 +166,56 @@ def test_a_dumpers_error_message_is_a_gap_with_advice(tmp_path: Path, message: s
 def test_the_next_check_is_a_command_that_can_be_pasted() -> None:
     text = render(dump_stacks([str(DATA / "uneven_batches")]))
     assert f"\nNext: torchtriage analyze-flight-recorder {DATA / 'uneven_batches'}\n" in text
+
+
+def test_the_one_rank_that_does_not_wait_is_named_though_it_goes_on(tmp_path: Path) -> None:
+    (tmp_path / "again").mkdir()
+    later = ["step (train.py:51)", *USER[1:]]
+    for name, loads in (("", [*LOADER, *USER]), ("again/", [*LOADER, *later])):
+        (tmp_path / f"{name}rank0-pid7.txt").write_text(dump_text(7, [*SYNC, *USER, *START]), encoding="utf-8")
+        (tmp_path / f"{name}rank1-pid8.txt").write_text(dump_text(8, [*loads, *START]), encoding="utf-8")
+    report = dump_stacks([str(tmp_path)])
+    assert (report.status, report.culprits.ranks) == ("inconclusive", [])
+    assert report.summary.startswith(
+        "rank 1 does not wait with the others: data_loading at step (train.py:50), while 1 rank(s) wait"
+    )
+    assert report.summary.endswith("rank 0 stood still and rank 1 moved on")
+
+
+def test_the_one_process_without_a_rank_that_does_not_wait_is_named_by_its_pid(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text(dump_text(7, [*SYNC, *USER, *START]), encoding="utf-8")
+    (tmp_path / "b.txt").write_text(dump_text(8, [*LOADER, *USER, *START]), encoding="utf-8")
+    assert dump_stacks([str(tmp_path)]).summary.startswith("process 8 does not wait with the others: data_loading at ")
+
+
+def test_a_rank_that_stands_in_python_alone_may_wait_too(tmp_path: Path) -> None:
+    (tmp_path / "rank0.txt").write_text(dump_text(7, [*SYNC, *USER, *START]), encoding="utf-8")
+    (tmp_path / "rank1.txt").write_text(dump_text(8, USER), encoding="utf-8")
+    assert dump_stacks([str(tmp_path)]).summary.startswith("rank 1 may not wait with the others: python_running at ")
+
+
+def test_when_several_do_not_wait_nobody_stands_out(tmp_path: Path) -> None:
+    for rank, frames in enumerate(([*SYNC, *USER, *START], [*LOADER, *USER], [*LOADER, *USER])):
+        (tmp_path / f"rank{rank}.txt").write_text(dump_text(7 + rank, frames), encoding="utf-8")
+    assert "no single rank stands out" in dump_stacks([str(tmp_path)]).summary
+
+
+@pytest.mark.parametrize(
+    ("why", "summary"),
+    [
+        ("the process has ended", "process 5 has ended, so that it has no stack; dump its peers"),
+        ("a thread of the kernel, not a program", "process 5 could not be read, so that where it stands is not known"),
+    ],
+)
+def test_a_process_without_frames_is_told_without_an_empty_place(tmp_path: Path, why: str, summary: str) -> None:
+    (tmp_path / "pid5.txt").write_text(f"Error: no stack could be had of pid 5: {why}\n", encoding="utf-8")
+    report = dump_stacks([str(tmp_path)])
+    assert report.summary == summary
+    assert not [line for line in render(report).splitlines() if line.endswith((" ", " at"))]
+
+
+def test_an_ended_rank_beside_waiting_ones_is_named_without_an_empty_place(tmp_path: Path) -> None:
+    (tmp_path / "rank0.txt").write_text(dump_text(7, [*SYNC, *USER, *START]), encoding="utf-8")
+    ended = "Error: no stack could be had of pid 8: the process has ended\n"
+    (tmp_path / "rank1.txt").write_text(ended, encoding="utf-8")
+    assert dump_stacks([str(tmp_path)]).summary.startswith("rank 1 is not waiting for the others: exited, while 1 rank")
