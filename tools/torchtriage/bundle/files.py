@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def write_new(path: Path, data: bytes, *, mtime_ns: int | None = None) -> None:
-    """Write a file that does not exist yet, readable by its owner alone; its folder is made if it is missing.
+    """Write a file that does not exist yet, whole or not at all, readable by its owner alone, and its folder.
 
     Args:
         path: where to; the last step is never followed if it is a link.
@@ -23,11 +23,15 @@ def write_new(path: Path, data: bytes, *, mtime_ns: int | None = None) -> None:
     """
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(data)
-        if mtime_ns is not None:
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
             file.flush()
-            os.utime(descriptor, ns=(mtime_ns, mtime_ns))
+            if mtime_ns is not None:
+                os.utime(descriptor, ns=(mtime_ns, mtime_ns))
+    except OSError:
+        path.unlink(missing_ok=True)  # a full disk leaves no half of a file that looks whole
+        raise
 
 
 def path_in_bundle(folder: Path, name: str) -> str:

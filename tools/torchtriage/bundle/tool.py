@@ -115,7 +115,13 @@ def collect(
             job=_job(chosen),
             items=found.items,
         )
-        write_new(root / MANIFEST, manifest.model_dump_json(indent=1).encode("utf-8"))
+        try:
+            write_new(root / MANIFEST, manifest.model_dump_json(indent=1).encode("utf-8"))
+        except OSError as error:
+            raise BadCallError(
+                f"the manifest could not be written ({error.strerror}); what was collected is in {pasteable(root)}: "
+                "make room, or name another folder"
+            ) from None
         report = _report(chosen, found, packed or root, root, everything, interrupts.by)
         if packed is not None:
             pack(root, packed)

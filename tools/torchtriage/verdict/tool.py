@@ -56,7 +56,9 @@ def triage(
             return Verdict(tool="triage", status="inconclusive", summary=collected.summary)
         verdict = triage([*path_names(paths), collected.bundle], progress=progress)
         verdict.bundle = collected.bundle
-        verdict.gaps[:0] = collected.gaps[:MAX_COLLECT_GAPS]
+        # Without stacks little can be told: that they are missing must not drown in what else is.
+        ordered = sorted(collected.gaps, key=lambda gap: not gap.startswith("stack_dump"))
+        verdict.gaps[:0] = ordered[:MAX_COLLECT_GAPS]
         return verdict
     book = load_playbook()
     with open_inputs(paths, roots) as inputs:
