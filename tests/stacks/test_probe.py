@@ -223,7 +223,7 @@ def test_an_interrupt_ends_the_dumpers_and_leaves_nobody_stopped(folder: Path, m
         assert within(5, lambda: state(process.pid) == "S")
 
 
-ODD = {"frames": 5, "thread_id": "x", "owns_gil": [], "active": {}, "thread_name": 7}
+ODD: dict[str, object] = {"frames": 5, "thread_id": "x", "owns_gil": [], "active": {}, "thread_name": 7}
 
 
 def program(folder: Path, source: str) -> str:
@@ -234,7 +234,11 @@ def program(folder: Path, source: str) -> str:
 
 
 def test_values_of_another_type_and_entries_that_are_no_threads_are_dropped() -> None:
-    whole = {**ODD, "os_thread_id": [], "frames": [{"name": "f", "line": "x", "odd": 1}, 4, {"name": None}, {}]}
+    whole: dict[str, object] = {
+        **ODD,
+        "os_thread_id": [],
+        "frames": [{"name": "f", "line": "x", "odd": 1}, 4, {"name": None}, {}],
+    }
     data = dump_file(json.dumps([whole, ODD, 3, None]).encode(), {9: 1.5}, 7.0)
     assert json.loads(data or b"") == [{"frames": [{"name": "f"}], "cpu_seconds": None, "time_s": 7.0}]
 
