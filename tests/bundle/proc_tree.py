@@ -25,6 +25,8 @@ class ProcTree:
         state: str = "S",
         torch: bool = False,
         namespace: str = "",
+        flags: int = 0,
+        n_threads: int = 3,
     ) -> int:
         if pid is None:
             self._next += 1
@@ -35,7 +37,9 @@ class ProcTree:
             (folder / "ns").mkdir()
             (folder / "ns" / "net").symlink_to(namespace)
         zeros = " ".join(["0"] * 7)
-        fields = f"{state} {ppid} 1 1 0 -1 0 {zeros[:7]} 250 50 0 0 20 0 3 0 {pid * 10} 1000 200 {zeros}"
+        fields = (
+            f"{state} {ppid} 1 1 0 -1 {flags} {zeros[:7]} 250 50 0 0 20 0 {n_threads} 0 {pid * 10} 1000 200 {zeros}"
+        )
         (folder / "stat").write_text(f"{pid} ({name}) {fields}\n", encoding="utf-8")
         arguments = [PYTHON, "train.py"] if command is None else command
         (folder / "cmdline").write_bytes(b"".join(a.encode() + b"\0" for a in arguments))

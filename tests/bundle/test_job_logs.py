@@ -206,3 +206,15 @@ def test_root_copies_for_another_user_only_what_that_user_may_read(streams: Stre
     theirs = dataclasses.replace(process(7, rank=1), uid=65534)
     (item,) = copy_logs([theirs], streams.bundle / "logs", host="n", proc=streams.proc)
     assert item.ok is copied
+
+
+@pytest.mark.parametrize("groups", ["Uid:\t0\t0\t0\t0\nGid:\t0\n", "Gid:\t0\n"])
+def test_a_process_that_is_not_its_users_any_more_gives_no_file_of_others(
+    streams: Streams, monkeypatch: pytest.MonkeyPatch, groups: str
+) -> None:
+    streams.open(7, 1, streams.file("out", "x\n"))
+    (streams.proc / "7" / "status").write_text(groups, encoding="utf-8")
+    monkeypatch.setattr("torchtriage.bundle.stream_rights.os.geteuid", lambda: 0)
+    theirs = dataclasses.replace(process(7, rank=1), uid=65534)
+    (item,) = copy_logs([theirs], streams.bundle / "logs", host="n", proc=streams.proc)
+    assert (item.ok, item.path) == (False, "")

@@ -24,6 +24,7 @@ from torchtriage.bundle.processes import (
 
 SPAWN = [PYTHON, "-c", "from multiprocessing.spawn import spawn_main; spawn_main(tracker_fd=6, pipe_handle=8)"]
 TRACKER = [PYTHON, "-c", "from multiprocessing.resource_tracker import main;main(5)"]
+KERNEL_THREAD = 0x00200000
 TORCHRUN = [PYTHON, "/usr/local/bin/torchrun", "--nproc-per-node", "4", "train.py"]
 
 
@@ -334,6 +335,57 @@ def test_a_process_that_somebody_names_counts_as_a_rank(tree: ProcTree) -> None:
     ]
 
 
+def test_kernel_threads_and_zombies_that_are_named_are_refused_by_what_they_are(tree: ProcTree) -> None:
+    thread = tree.add("kworker/0:1", ppid=2, command=[], flags=KERNEL_THREAD)
+    agent = tree.add("pt_elastic", command=TORCHRUN)
+    rank = tree.add(ppid=agent, env=torchrun_env(0))
+    dead = tree.add(ppid=agent, command=[], state="Z", n_threads=1)
+
+    def chosen(*pids: int) -> list[int]:
+        processes = find_processes(tree.root, own_pid=OWN_PID, pids=pids)
+        return [p.pid for p in choose(processes, pids=pids, proc=tree.root)]
+
+    with pytest.raises(NoJobError, match=f"^process {thread} is a kernel thread, which belongs to no job. Name"):
+        chosen(thread)
+    with pytest.raises(NoJobError, match=f"^process {dead} is a zombie: it has ended and process {agent}"):
+        chosen(rank, dead)
+    assert chosen(rank) == [rank]
+    assert roles(tree)[dead] == ("rank", None)  # of a job that is looked at whole it is a part
+
+
+def test_a_process_whose_main_thread_alone_has_ended_is_no_zombie(tree: ProcTree) -> None:
+    pid = tree.add("python3", command=[], state="Z", n_threads=4)
+    processes = find_processes(tree.root, own_pid=OWN_PID, pids=[pid])
+    assert [p.pid for p in choose(processes, pids=[pid], proc=tree.root)] == [pid]
+
+
+def test_in_a_container_what_process_2_started_is_a_process_like_others(tree: ProcTree) -> None:
+    tree.add("bash", pid=2, command=["bash"])
+    rank = tree.add(ppid=2, env=torchrun_env(0))
+    assert roles(tree) == {rank: ("rank", 0)}
+
+
+@pytest.mark.parametrize("told", [b"99999999999", b"-1", b"\xff\xfe", b"first", b""])
+def test_a_rank_that_is_no_number_is_listed_without_one(tree: ProcTree, told: bytes) -> None:
+    rest = b"\0WORLD_SIZE=2\0MASTER_ADDR=127.0.0.1\0MASTER_PORT=29500\0"
+    bare = tree.add(env=b"RANK=" + told + rest)
+    local = tree.add(env=b"RANK=" + told + rest + b"LOCAL_RANK=1\0GROUP_RANK=0\0")
+    worker = tree.add("pt_data_worker", ppid=bare, env=b"RANK=" + told + rest)
+    good = tree.add(env=b"RANK=0" + rest)
+    listed = found(tree)
+    assert {p.pid: (p.role, p.rank) for p in listed} == {
+        bare: ("rank", None), local: ("rank", None), worker: ("dataloader worker", None), good: ("rank", 0),
+    }  # fmt: skip
+    assert {p.job for p in listed} == {"127.0.0.1:29500"}
+
+
+def test_a_variable_of_somebody_elses_that_is_called_rank_makes_no_rank(tree: ProcTree) -> None:
+    tree.add(env={"RANK": "captain"})
+    wrapper = tree.add(command=[PYTHON, "start.py"], env={"RANK": "", "MASTER_ADDR": "127.0.0.1"})
+    rank = tree.add(ppid=wrapper, env=torchrun_env(0))
+    assert roles(tree) == {wrapper: ("launcher", None), rank: ("rank", 0)}
+
+
 def test_an_empty_node_says_what_to_do(tree: ProcTree) -> None:
     with pytest.raises(NoJobError, match="--pid"):
         choose(found(tree))
@@ -394,6 +446,13 @@ def test_zombies_vanished_and_garbled_processes_are_no_errors(tree: ProcTree) ->
     assert listed[rank] == ("rank", 0)
     assert listed[dead] == ("rank", None)
     assert listed[agent] == ("launcher", None)
+
+
+def test_the_user_of_a_process_is_who_started_it_and_not_the_owner_of_its_folder(tree: ProcTree) -> None:
+    """The folder of a process that made itself undumpable, or of a set-user-ID program, is root's."""
+    pid = tree.add(env=torchrun_env(0))
+    (tree.root / str(pid) / "status").write_text("Name:\tx\nUid:\t1234\t0\t0\t0\nGid:\t1\t0\t0\t0\n", encoding="utf-8")
+    assert [p.uid for p in found(tree)] == [1234]
 
 
 def test_unreadable_ranks_are_listed_without_environment(tree: ProcTree, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -62,6 +62,7 @@ class Claimants:
             if claim is not None:
                 self.claims[pid] = claim
         self._learn_from_children()
+        self._drop_wrappers()
         own_steps = {claim.scheduler for claim in self.claims.values() if claim.own and claim.scheduler}
         for pid, claim in list(self.claims.items()):
             # Inside a step whose tasks are agents, the ranks are those that the agents started.
@@ -83,6 +84,14 @@ class Claimants:
             if one and commands.launcher_of(parent.command) is None and is_python(self._table, parent_pid):
                 teacher, self.claims[parent_pid] = claims[0]
                 self.taught_by[parent_pid] = self._table.entries[teacher]
+
+    def _drop_wrappers(self) -> None:
+        """A RANK that is no number tells nothing of a program that starts ranks with numbers of their own."""
+        odd = {pid for pid, claim in self.claims.items() if claim.unreadable_rank is not None}
+        if odd:
+            over = {above.pid for pid in self.claims.keys() - odd for above in self._table.ancestors(pid)}
+            for pid in odd & over:
+                del self.claims[pid]
 
     def settle(self) -> None:
         """Decide which claimants are ranks, and which only stand beside them."""

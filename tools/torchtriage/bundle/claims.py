@@ -31,28 +31,39 @@ class Claim:
     own: bool
     """Whether a launcher of ranks said so, and not only a scheduler that starts tasks of any kind."""
     local_world_size: int | None = None
+    unreadable_rank: str | None = None
+    """What stands in RANK where that is no number."""
 
     @property
-    def identity(self) -> tuple[str, str, int | None, int | None]:
+    def identity(self) -> tuple[object, ...]:
         """What a rank and the processes below it have in common."""
-        return self.job, self.scheduler, self.rank, self.local_rank
+        return self.job, self.scheduler, self.rank, self.local_rank, self.unreadable_rank
 
 
 def claim_of(variables: Mapping[bytes, bytes]) -> Claim | None:
     """What the variables claim; None when they tell no rank, or a single task that is no part of a group."""
     told = [(scheme, *_numbers(variables, scheme)) for scheme in SCHEMES]
     told = [each for each in told if (each[1] is not None or each[2] is not None) and _counts(variables, each)]
+    unreadable = _unreadable_rank(variables)
     if not told:
-        return None
+        # Somebody's own variable may be called RANK; beside a rendezvous it is the rank of a job.
+        if unreadable is None or not _text(variables, "MASTER_ADDR"):
+            return None
+        size = number(_text(variables, "WORLD_SIZE"))
+        job, step = job_of(variables), scheduler_of(variables)
+        return Claim(None, None, size, job, step, own=True, unreadable_rank=unreadable)
     first, rank, local_rank, world_size = told[0]
     for _, other_rank, other_local, other_size in told[1:]:
         rank = other_rank if rank is None and not _tells_nodes(variables) else rank
         local_rank = other_local if local_rank is None and rank == other_rank else local_rank
         world_size = other_size if world_size is None and rank == other_rank else world_size
     local_size = number(_text(variables, "LOCAL_WORLD_SIZE"))
-    if rank is None and local_rank is not None:
+    if rank is None and local_rank is not None and unreadable is None:
         rank = _from_node(variables, local_rank, world_size, local_size)
-    return Claim(rank, local_rank, world_size, job_of(variables), scheduler_of(variables), first.own, local_size)
+    return Claim(
+        rank, local_rank, world_size, job_of(variables), scheduler_of(variables), first.own, local_size,
+        unreadable if rank is None else None,
+    )  # fmt: skip
 
 
 def job_of(variables: Mapping[bytes, bytes]) -> str:
@@ -108,6 +119,14 @@ def _from_node(
     if node == 0 or (local_size is not None and world_size == local_size):
         return local_rank
     return node * local_size + local_rank if node is not None and local_size is not None else None
+
+
+def _unreadable_rank(variables: Mapping[bytes, bytes]) -> str | None:
+    """The text of a RANK that is no number, which the program cannot use either; "" where it is empty."""
+    if b"RANK" not in variables:
+        return None
+    text = _text(variables, "RANK") or ""
+    return text if number(text) is None else None
 
 
 def _text(variables: Mapping[bytes, bytes], name: str) -> str | None:

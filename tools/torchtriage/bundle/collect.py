@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from torchtriage.artefacts.clean import clean_text
+from torchtriage.bundle.files import is_full
 from torchtriage.bundle.job_logs import copy_logs
 from torchtriage.bundle.manifest import Item
 from torchtriage.bundle.proc_facts import write_facts
@@ -95,7 +96,10 @@ def collect_node(
             items = work()
         except Exception as error:  # one probe must not take the others with it
             text = clean_text(f"{type(error).__name__}: {error}")
-            items = [_nothing(kind, host, text, "a fault of torchtriage itself; the rest of the bundle is whole")]
+            fault = "a fault of torchtriage itself; the rest of the bundle is whole"
+            if isinstance(error, OSError) and is_full(error):
+                text, fault = clean_text(str(error)), "the bundle's folder cannot be written"
+            items = [_nothing(kind, host, text, fault)]
         with lock:
             if kind not in running:
                 return  # it was given up

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 def write_new(path: Path, data: bytes, *, mtime_ns: int | None = None) -> None:
@@ -32,6 +35,16 @@ def write_new(path: Path, data: bytes, *, mtime_ns: int | None = None) -> None:
     except OSError:
         path.unlink(missing_ok=True)  # a full disk leaves no half of a file that looks whole
         raise
+
+
+def is_full(error: OSError) -> bool:
+    """Whether there was no room: on the disk, for another file on it, or in what this user may use of it."""
+    return error.errno in _FULL
+
+
+def says_full(text: str) -> bool:
+    """Whether an error that was kept as text is one that :func:`is_full` knows."""
+    return any(os.strerror(code) in text for code in _FULL)
 
 
 def path_in_bundle(folder: Path, name: str) -> str:

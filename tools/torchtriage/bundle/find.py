@@ -179,6 +179,9 @@ class Finder:
 
     def _add_named(self, pid: int) -> None:
         entry = self._table.entries.get(pid)
+        if entry is not None and (entry.stat.is_kernel_thread or entry.stat.has_ended):
+            self._ranks.pop(pid, None)  # nothing can be looked at, and who named it has to be told so
+            return
         if entry is None or pid in self._above or pid in self._ranks:
             return
         if commands.launcher_of(entry.command) is not None or any(

@@ -42,6 +42,11 @@ def pids_option() -> str:
     return "pids: [PID]" if BY_NAME.get() else "--pid PID"
 
 
+def output_option() -> str:
+    """How another place is given: ``-o FOLDER``."""
+    return "output" if BY_NAME.get() else "-o FOLDER"
+
+
 def list_jobs(jobs: Mapping[str, Sequence[JobProcess]], proc: Path) -> str:
     """The jobs, a line each, which chooses that job when it is pasted."""
     if not jobs:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from torchtriage.bundle import proc_files
 from torchtriage.bundle.find import Finder, is_makeshift
 from torchtriage.bundle.job_words import describe, job_option, list_jobs, pids_option
 from torchtriage.bundle.process_table import read_table
@@ -150,11 +151,12 @@ def named(processes: Sequence[JobProcess], pids: Sequence[int], *, proc: Path = 
     """The processes that were named, of whatever jobs: ranks with their children, a launcher with its whole job.
 
     Raises:
-        NoJobError: one of them is not there.
+        NoJobError: one of them is not there, or is nothing that can be looked at.
     """
     by_pid = {process.pid: process for process in processes}
     missing = sorted(set(pids) - by_pid.keys())
     if missing:
+        _refuse_what_has_no_stack(missing, proc)
         words = ", ".join(map(str, missing[:_SHOWN_PIDS]))
         raise NoJobError(
             f"no process {words} on this node that can be looked at: it has ended, has another number in this PID "
@@ -163,6 +165,26 @@ def named(processes: Sequence[JobProcess], pids: Sequence[int], *, proc: Path = 
     wanted = set(pids)
     whole = {by_pid[pid].job for pid in wanted if by_pid[pid].role == "launcher"}
     return [each for each in processes if each.pid in wanted or each.rank_pid in wanted or each.job in whole]
+
+
+def _refuse_what_has_no_stack(pids: Sequence[int], proc: Path) -> None:
+    """Say so where a process is there and is none of a job.
+
+    Raises:
+        NoJobError: one is a kernel thread or a zombie.
+    """
+    told: list[str] = []
+    for pid in pids:
+        stat = proc_files.parse_stat(proc_files.read(f"{proc}/{pid}/stat", 4096))
+        if stat is not None and stat.is_kernel_thread:
+            told.append(f"process {pid} is a kernel thread, which belongs to no job")
+        elif stat is not None and stat.has_ended:
+            told.append(
+                f"process {pid} is a zombie: it has ended and process {stat.ppid}, which started it, has not reaped it"
+            )
+    if told:
+        more = f"; and {len(told) - _SHOWN_PIDS} more" if len(told) > _SHOWN_PIDS else ""
+        raise NoJobError(f"{'; '.join(told[:_SHOWN_PIDS])}{more}. Name the others alone, if there are any")
 
 
 def _refuse_several(jobs: Mapping[str, Sequence[JobProcess]], pids: Sequence[int], proc: Path) -> None:

@@ -61,13 +61,9 @@ def _user_may_read(proc: Path, pid: int, uid: int, opened: int) -> bool:
     if _has_acl(opened):
         return False  # then the mode says less than it seems to
     ids = proc_files.ids_of(str(proc), pid)
-    if ids is not None and ids.uid != uid:
+    if ids is None or ids.uid != uid:
         return False
-    if ids is None or status.st_gid in ids.gids:
-        return status.st_mode & (stat.S_IRGRP | stat.S_IROTH) == stat.S_IRGRP | stat.S_IROTH or (
-            ids is not None and bool(status.st_mode & stat.S_IRGRP)
-        )
-    return bool(status.st_mode & stat.S_IROTH)
+    return bool(status.st_mode & (stat.S_IRGRP if status.st_gid in ids.gids else stat.S_IROTH))
 
 
 def _has_acl(opened: int) -> bool:

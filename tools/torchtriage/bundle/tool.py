@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING
 from torchtriage import __version__
 from torchtriage.artefacts.clean import clean_text
 from torchtriage.bundle.collect import Collected, collect_node
-from torchtriage.bundle.files import write_new
+from torchtriage.bundle.files import is_full, write_new
 from torchtriage.bundle.folders import default_base, private_folder
+from torchtriage.bundle.gaps import gaps_of, is_lacking
 from torchtriage.bundle.host import host_name, require_linux
 from torchtriage.bundle.interrupts import at_most_one_interrupt
-from torchtriage.bundle.job_words import job_option
+from torchtriage.bundle.job_words import output_option
 from torchtriage.bundle.manifest import Job, Manifest
 from torchtriage.bundle.pack import ENDINGS, check_packed_name, pack
 from torchtriage.bundle.processes import NothingRunsError, choose, find_processes
@@ -29,14 +30,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from torchtriage.bundle.collect import Limits
-    from torchtriage.bundle.manifest import Item
     from torchtriage.bundle.processes import JobProcess
 
 BASE = "torchtriage_bundles"
 MANIFEST = "manifest.json"
 _SHOWN_FAILURES = 6
-# Without what these probes give nobody can judge; that a node has no GPU or no RAS is no failure of the collection.
-_NEEDED = frozenset({"stack_dump"})
 
 
 def collect(
@@ -87,8 +85,7 @@ def collect(
     began = datetime.now(timezone.utc)
     host = host_name()
     root = _bundle_folder(None if packed is not None else output, f"{host}-{began:%Y%m%d-%H%M%S}")
-    folder = root / host
-    folder.mkdir(mode=0o700)
+    folder = private_folder(root, host)
     found = Collected(interrupted=True)
     with at_most_one_interrupt() as interrupts:
         with contextlib.suppress(KeyboardInterrupt):
@@ -115,13 +112,7 @@ def collect(
             job=_job(chosen),
             items=found.items,
         )
-        try:
-            write_new(root / MANIFEST, manifest.model_dump_json(indent=1).encode("utf-8"))
-        except OSError as error:
-            raise BadCallError(
-                f"the manifest could not be written ({error.strerror}); what was collected is in {pasteable(root)}: "
-                "make room, or name another folder"
-            ) from None
+        _write_manifest(root, manifest)
         report = _report(chosen, found, packed or root, root, everything, interrupts.by)
         if packed is not None:
             pack(root, packed)
@@ -137,6 +128,25 @@ def _bundle_folder(output: str | None, name: str) -> Path:
     if any(folder.iterdir()):
         raise BadCallError(f"{pasteable(output)} is not empty: name a new folder, so that nothing is mixed up")
     return folder
+
+
+def _write_manifest(root: Path, manifest: Manifest) -> None:
+    """Under its name it is whole, also when the collector is killed meanwhile.
+
+    Raises:
+        BadCallError: it cannot be written; the message says where the rest is.
+    """
+    unfinished = root / f".{MANIFEST}.part"
+    try:
+        write_new(unfinished, manifest.model_dump_json(indent=1).encode("utf-8"))
+        unfinished.rename(root / MANIFEST)
+    except OSError as error:
+        full = "the disk is full: " if is_full(error) else ""
+        raise BadCallError(
+            f"{full}{MANIFEST} could not be written ({error.strerror}). What was collected until then is in "
+            f"{pasteable(root)}, and can be triaged without it: make room, or collect again to another disk with "
+            f"{output_option()}"
+        ) from None
 
 
 def _job(processes: Sequence[JobProcess]) -> Job:
@@ -169,13 +179,11 @@ def _report(
     failed = [item for item in found.items if not item.ok]
     ranks = sorted({p.rank for p in processes if p.role == "rank" and p.rank is not None})
     n_ranks = sum(p.role == "rank" for p in processes)
-    unread = [item for item in failed if item.kind in _NEEDED]
-    lacking = found.interrupted or bool(unread)
-    gaps = [_failure(item) for item in failed]
-    if found.interrupted:
-        by = f" by {stopped_by}" if stopped_by is not None else ""
-        gaps.insert(0, f"interrupted{by}: what was taken until then is in the bundle")
-    gaps += _other_ranks(processes, everything)
+    lacking = found.interrupted or is_lacking(failed)
+    gaps = gaps_of(
+        failed, processes, everything, world_size=_job(processes).world_size, interrupted=found.interrupted,
+        stopped_by=stopped_by,
+    )  # fmt: skip
     who = rank_words(ranks) if ranks else f"{n_ranks} process{'es' if n_ranks != 1 else ''}"
     n_files = sum(item.ok and bool(item.path) for item in found.items)
     return CollectReport(
@@ -190,28 +198,6 @@ def _report(
         collected=dict(sorted(Counter(item.kind for item in found.items if item.ok and item.path).items())),
         next_checks=[NextCheck(tool="triage", arguments={"paths": [str(bundle)]}, why="one verdict from all of it")],
     )
-
-
-def _other_ranks(processes: Sequence[JobProcess], everything: Sequence[JobProcess]) -> list[str]:
-    """Which ranks of the job were not looked at: some that run here, and some that do not."""
-    n_ranks = sum(p.role == "rank" for p in processes)
-    jobs = {p.job for p in processes}
-    n_here = max(n_ranks, sum(p.role == "rank" and p.job in jobs for p in everything))
-    gaps: list[str] = []
-    if n_ranks < n_here:
-        gaps.append(
-            f"{n_ranks} of the job's {n_here} ranks on this node looked at, as only some were named: "
-            f"{job_option(processes[0].job)} takes all"
-        )
-    if 0 < (world := _job(processes).world_size or 0) != n_here:
-        gaps.append(f"{n_here} of the job's {world} ranks run on this node; the others have to be collected there")
-    return gaps
-
-
-def _failure(item: Item) -> str:
-    who = f"rank {item.rank}: " if item.rank is not None else f"pid {item.pid}: " if item.pid is not None else ""
-    reason = f" - {item.reason}" if item.reason else ""
-    return clean_text(f"{item.kind}: {who}{item.error or 'not collected'}{reason}", 400)
 
 
 def _size_bytes(root: Path) -> int:

@@ -56,9 +56,7 @@ def triage(
             return Verdict(tool="triage", status="inconclusive", summary=collected.summary)
         verdict = triage([*path_names(paths), collected.bundle], progress=progress)
         verdict.bundle = collected.bundle
-        # Without stacks little can be told: that they are missing must not drown in what else is.
-        ordered = sorted(collected.gaps, key=lambda gap: not gap.startswith("stack_dump"))
-        verdict.gaps[:0] = ordered[:MAX_COLLECT_GAPS]
+        verdict.gaps[:0] = collected.gaps[:MAX_COLLECT_GAPS]  # in which what weighs most comes first
         return verdict
     book = load_playbook()
     with open_inputs(paths, roots) as inputs:
