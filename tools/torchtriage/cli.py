@@ -42,10 +42,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _main(argv: Sequence[str] | None) -> int:
     # Looking for plugins of pydantic takes longer than most of what a command does, and none is wanted here.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
-    # What a command makes lives until it ends: looking for garbage, as often as usual and at the end, takes a tenth
-    # of its time.
-    gc.set_threshold(_OBJECTS_BEFORE_COLLECTION)
-    atexit.register(gc.freeze)
+    if argv is None:
+        # What a command makes lives until it ends: looking for garbage, as often as usual and at the end, takes a tenth
+        # of its time. Another program that calls this keeps its own ways.
+        gc.set_threshold(_OBJECTS_BEFORE_COLLECTION)
+        atexit.register(gc.freeze)
     arguments = _with_hyphens(sys.argv[1:] if argv is None else list(argv))
     parser = _parser()
     _write_anything(sys.stdout)

@@ -15,9 +15,12 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from pathlib import Path
 
 _PIECE_BYTES = 1 << 16
 MAX_ABANDONED = 8
+MAX_MAPS_BYTES = 16 << 20
+_MAPS_S = 1.0
 _PF_KTHREAD = 0x00200000  # include/linux/sched.h, the same since Linux 2.6.17
 
 K = TypeVar("K")
@@ -108,6 +111,23 @@ def numbers_in(folder: str, limit: int) -> list[int]:
                 if len(found) >= limit:
                     break
     return sorted(found)
+
+
+def names_in(folder: Path, limit: int) -> list[str]:
+    """The names in a folder, at most ``limit``; none when it cannot be read."""
+    names: list[str] = []
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            names.append(entry.name)
+            if len(names) >= limit:
+                break
+    return names
+
+
+def maps_of(root: str | Path, pid: int) -> str | None:
+    """What a process has mapped, as /proc/PID/maps says it; None when it cannot be read, or not in time."""
+    texts, _ = each([f"{root}/{pid}/maps"], lambda path: read_text(path, MAX_MAPS_BYTES), _MAPS_S)
+    return next(iter(texts.values()), None)
 
 
 def parse_stat(data: bytes | None) -> Stat | None:

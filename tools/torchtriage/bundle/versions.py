@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from torchtriage.bundle.proc_files import each, link, read_text
+from torchtriage.bundle.proc_files import link, maps_of
 from torchtriage.flight.torch_version import torch_version_of
-from torchtriage.ras.nccl_version import MAX_MAPS_BYTES, nccl_version_of
+from torchtriage.ras.nccl_version import nccl_version_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -23,7 +23,6 @@ V = TypeVar("V")
 
 MAX_RANKS = 8
 """Of so many; the ranks of a node are started alike."""
-_READ_S = 1.0
 _PROGRAM = re.compile(r"/(?:python|pypy)(3\.\d{1,2})t?(?: \(deleted\))?$")
 _MAPPED = re.compile(
     r"/(?:libpython(3\.\d{1,2})t?\.so[^/\n]{0,16}|python(3\.\d{1,2})t?/lib-dynload/[^/\n]{1,200})$", re.MULTILINE
@@ -56,9 +55,7 @@ def python_version_of(pid: int, proc: Path = Path("/proc")) -> str | None:
     program = _PROGRAM.search(link(f"{proc}/{pid}/exe") or "")
     if program is not None:
         return program[1]
-    texts, _ = each([f"{proc}/{pid}/maps"], lambda path: read_text(path, MAX_MAPS_BYTES), _READ_S)
-    text = next(iter(texts.values()), None) or ""
-    return _one({found[1] or found[2] for found in _MAPPED.finditer(text)})
+    return _one({found[1] or found[2] for found in _MAPPED.finditer(maps_of(proc, pid) or "")})
 
 
 def _one(values: Iterable[V | None]) -> V | None:

@@ -15,7 +15,7 @@ from torchtriage.bundle import proc_files
 from torchtriage.bundle.environment import parse
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Collection, Mapping
     from pathlib import Path
 
 _MAX_ENVIRON_BYTES = 1 << 20
@@ -111,6 +111,20 @@ def _below(root: str, path: str) -> str:
     return "/".join([root, *done])
 
 
+def check_owned(descriptor: int, is_kind: Callable[[int], bool], kind: str, owners: Collection[int]) -> os.stat_result:
+    """The status of what is open there, which must be of a kind and one of these users' own.
+
+    Raises:
+        NotTheJobsError: it is something else, or another user's.
+    """
+    status = os.fstat(descriptor)
+    if not is_kind(status.st_mode):
+        raise NotTheJobsError(f"it is not a {kind}")
+    if status.st_uid not in owners:
+        raise NotTheJobsError(f"it belongs to uid {status.st_uid}, not to the job's user")
+    return status
+
+
 def signature_of(path: str) -> Signature | None:
     """What a path's file looks like now; None when there is none."""
     try:
@@ -120,8 +134,8 @@ def signature_of(path: str) -> Signature | None:
     return Signature(status.st_ino, status.st_size, status.st_mtime_ns)
 
 
-def read_owned(path: str, uid: int, limit_bytes: int) -> Content:
-    """A regular file of the user ``uid``, at most ``limit_bytes`` of it, up to its first hole.
+def read_owned(path: str, owners: Collection[int], limit_bytes: int) -> Content:
+    """A regular file of one of the users ``owners``, at most ``limit_bytes`` of it, up to its first hole.
 
     A hole reads as zeros that nobody wrote, so that a file of no size on the disk could fill a bundle with them.
 
@@ -131,11 +145,7 @@ def read_owned(path: str, uid: int, limit_bytes: int) -> Content:
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
     with os.fdopen(descriptor, "rb") as file:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
-            raise NotTheJobsError("it is not a regular file")
-        if status.st_uid != uid:
-            raise NotTheJobsError(f"it belongs to uid {status.st_uid}, not to the job's user")
+        status = check_owned(descriptor, stat.S_ISREG, "regular file", owners)
         data = file.read(min(limit_bytes, _first_hole(descriptor, status.st_size)))
     return Content(data, max(len(data), status.st_size), status.st_mtime_ns)
 
@@ -161,11 +171,7 @@ def write_to_fifo(path: str, uid: int, data: bytes) -> None:
     # Looked at first and opened for writing through the same descriptor: opening a device can do something by itself.
     seen = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
-        status = os.fstat(seen)
-        if not stat.S_ISFIFO(status.st_mode):
-            raise NotTheJobsError("it is not a FIFO")
-        if status.st_uid != uid:
-            raise NotTheJobsError(f"it belongs to uid {status.st_uid}, not to the job's user")
+        check_owned(seen, stat.S_ISFIFO, "FIFO", (uid,))
         descriptor = os.open(f"/proc/self/fd/{seen}", os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     finally:
         os.close(seen)

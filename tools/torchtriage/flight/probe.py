@@ -253,7 +253,7 @@ def _copy(
     item = _item(rank, host, command, ok=False)
     limit_bytes = max(0, limit_bytes)
     try:
-        content = job_files.read_owned(path, rank.process.uid, limit_bytes)
+        content = job_files.read_owned(path, (rank.process.uid,), limit_bytes)
     except job_files.NotTheJobsError as error:
         item.error, item.reason = str(error), "what lies where this rank's dump should be was not opened"
         return item, 0

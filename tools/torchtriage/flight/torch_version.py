@@ -8,18 +8,17 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import re
-import stat
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
-from torchtriage.bundle.proc_files import each, read_text
+from torchtriage.bundle.proc_files import maps_of, names_in
+from torchtriage.flight.job_files import read_owned
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection
 
 _LIBRARY = re.compile(r"(/[^\n]{0,4000})/torch/lib/libtorch_(?:cpu|python)\.so[^/\n]{0,32}$", re.MULTILINE)
 _DIST_INFO = re.compile(r"torch-(\d{1,4}\.\d{1,4}[\w.+]{0,60})\.dist-info$")
-_MAX_MAPS_BYTES = 16 << 20
 _MAX_FOLDERS = 8
 _MAX_ENTRIES = 20_000
 # A build from source has no dist-info beside it.
@@ -28,7 +27,6 @@ _VERSION = re.compile(
     r"""^__version__\s{0,4}(?::\s{0,4}\w{1,20}\s{0,4})?=\s{0,4}['"](\d{1,4}\.\d{1,4}[\w.+]{0,60})['"]""", re.MULTILINE
 )
 _MAX_VERSION_BYTES = 8192
-_READ_S = 1.0
 
 
 def installed_torch_version() -> str | None:
@@ -49,7 +47,7 @@ def torch_version_of(pid: int, proc: Path = Path("/proc"), *, uid: int | None = 
         proc: where the process file system is mounted.
         uid: the process's user.
     """
-    folders = _folders_of(_maps_of(pid, proc) or "")
+    folders = _folders_of(maps_of(proc, pid) or "")
     versions = {
         version
         for folder in folders
@@ -60,13 +58,8 @@ def torch_version_of(pid: int, proc: Path = Path("/proc"), *, uid: int | None = 
 
 def has_torch(pid: int, proc: Path = Path("/proc")) -> bool | None:
     """Whether a process has a libtorch mapped; None when that cannot be seen."""
-    text = _maps_of(pid, proc)
+    text = maps_of(proc, pid)
     return bool(_folders_of(text)) or "/libtorch" in text if text else None
-
-
-def _maps_of(pid: int, proc: Path) -> str | None:
-    texts, _ = each([f"{proc}/{pid}/maps"], lambda path: read_text(path, _MAX_MAPS_BYTES), _READ_S)
-    return next(iter(texts.values()), None)
 
 
 def _folders_of(maps: str) -> list[str]:
@@ -74,36 +67,22 @@ def _folders_of(maps: str) -> list[str]:
 
 
 def _version_in(folder: Path, uid: int | None) -> str | None:
-    named = {found[1] for name in _names(folder) if (found := _DIST_INFO.fullmatch(name)) is not None}
+    named = {found[1] for name in names_in(folder, _MAX_ENTRIES) if (found := _DIST_INFO.fullmatch(name)) is not None}
     if named:
         return named.pop() if len(named) == 1 else None
-    found = _VERSION.search(_owned_text(folder / _VERSION_FILE, {0, os.geteuid(), uid}))
+    owners = {0, os.geteuid(), *(() if uid is None else (uid,))}
+    found = _VERSION.search(_owned_text(folder / _VERSION_FILE, owners))
     return found[1] if found is not None else None
 
 
-def _owned_text(path: Path, owners: set[int | None]) -> str:
+def _owned_text(path: Path, owners: Collection[int]) -> str:
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+        return read_owned(str(path), owners, _MAX_VERSION_BYTES).data.decode("utf-8", errors="replace")
     except OSError:
         return ""
-    with os.fdopen(descriptor, "rb") as file:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode) or status.st_uid not in owners:
-            return ""
-        return file.read(_MAX_VERSION_BYTES).decode("utf-8", errors="replace")
 
 
 def release_of(version: str | None) -> tuple[int, int] | None:
     """(2, 13) of "2.13.0+cu130"; None when the text is no version."""
     found = re.match(r"(\d{1,4})\.(\d{1,4})", version or "")
     return (int(found[1]), int(found[2])) if found else None
-
-
-def _names(folder: Path) -> Iterator[str]:
-    try:
-        for number, entry in enumerate(folder.iterdir()):
-            if number >= _MAX_ENTRIES:
-                return
-            yield entry.name
-    except OSError:
-        return

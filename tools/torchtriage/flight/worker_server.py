@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from torchtriage.artefacts.clean import clean_text
-from torchtriage.flight.job_files import NotTheJobsError
+from torchtriage.flight.job_files import NotTheJobsError, check_owned
 
 if TYPE_CHECKING:
     import threading
@@ -89,11 +89,7 @@ def _connected(path: str, pid: int, uid: int) -> Generator[socket.socket, None, 
     """A connection to that very socket, refused when somebody else made it or listens on it."""
     seen = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
-        status = os.fstat(seen)
-        if not stat.S_ISSOCK(status.st_mode):
-            raise NotTheJobsError("it is not a socket")
-        if status.st_uid != uid:
-            raise NotTheJobsError(f"it belongs to uid {status.st_uid}, not to the job's user")
+        check_owned(seen, stat.S_ISSOCK, "socket", (uid,))
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as connection:
             connection.setblocking(False)
             connection.connect(f"/proc/self/fd/{seen}")

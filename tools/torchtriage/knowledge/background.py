@@ -26,8 +26,6 @@ class Background:
     title: str
     means: str
     """Why it is normal and what would make it a fault; empty for another field."""
-    lines: tuple[str, ...]
-    """What software prints of it."""
     words: str
     """Everything that a text is held against."""
 
@@ -68,12 +66,10 @@ def _things(path: Path, kind: str) -> dict[str, Background]:
 
 
 def _thing(raw: dict[str, Any]) -> Background:
-    lines = tuple(raw.get("lines", ()))
     title, means = raw["title"], raw.get("means", "")
     return Background(
         id=raw["id"],
         title=title,
         means=means,
-        lines=lines,
-        words=" ".join([raw["id"], title, means, *lines, raw.get("words", ""), *raw["reports"]]),
+        words=" ".join([raw["id"], title, means, *raw.get("lines", ()), raw.get("words", ""), *raw["reports"]]),
     )

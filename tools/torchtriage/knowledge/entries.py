@@ -127,6 +127,11 @@ def split_document(text: str, path: str) -> tuple[dict[str, Any], dict[str, str]
     return front, {m[1]: body[m.end() : end].strip() for m, end in zip(marks, ends, strict=True)}  # pyright: ignore[reportUnknownVariableType]
 
 
+def items_of(section: str) -> list[str]:
+    """The items of a section's lists, without their marks."""
+    return _ITEM.findall(section)
+
+
 def compile_entry(text: str, path: str) -> dict[str, Any]:
     """Turn an entry's text into the plain mapping that the compiled index keeps.
 
@@ -141,9 +146,9 @@ def compile_entry(text: str, path: str) -> dict[str, Any]:
         **front,
         "path": path,
         "cause": _plain(sections["Why it happens"].split("\n\n")[0]),
-        "fix": [_plain(item) for item in _ITEM.findall(sections["Fix it"])],
+        "fix": [_plain(item) for item in items_of(sections["Fix it"])],
         "confused_with": {
-            m[1]: _plain(m[2]) for item in _ITEM.findall(sections["Confused with"]) if (m := _NEIGHBOUR.match(item))
+            m[1]: _plain(m[2]) for item in items_of(sections["Confused with"]) if (m := _NEIGHBOUR.match(item))
         },
     }
 

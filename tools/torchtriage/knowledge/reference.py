@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-from torchtriage.knowledge.entries import split_document
+from torchtriage.knowledge.entries import items_of, split_document
 from torchtriage.knowledge.tree import call_words
 
 if TYPE_CHECKING:
@@ -22,7 +22,6 @@ MAX_PAGE_CHARS = 10_000
 _ROOM = ((240, 4), (160, 3), (110, 3), (90, 2), (70, 2), (50, 1))
 """Characters of a proof and number of neighbours, from a small branch to a large one."""
 _ENOUGH_CHARS = 60
-_ITEM = re.compile(r"^(?:-|\d+\.) (.*(?:\n  .*)*)", re.MULTILINE)
 _COMMAND = re.compile(r"`torchtriage ([a-z-]+)[^`]*`")
 _PIECE = re.compile(r"`[^`]*`|[^\s`]+|\s+")
 
@@ -64,17 +63,13 @@ def _table(entries: list[Entry], book: Playbook, proof_chars: int, most_neighbou
     yield "|---|---|---|---|"
     rows = {entry.id: row for row, entry in enumerate(entries, start=1)}
     for entry in entries:
-        proof = _shortened(_first_item(split_document(book.text(entry), entry.path)[1]["Prove it"]), proof_chars)
+        section = split_document(book.text(entry), entry.path)[1]["Prove it"]
+        proof = _shortened(next(iter(items_of(section)), section), proof_chars)
         here = [str(rows[other]) for other in entry.confused_with if other in rows]
         elsewhere = [f"`{other}`" for other in entry.confused_with if other not in rows]
         neighbours = ", ".join([*here, *elsewhere][:most_neighbours])
         cells = (str(rows[entry.id]), f"`{entry.id}`: {entry.title}", proof, neighbours)
         yield "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
-
-
-def _first_item(section: str) -> str:
-    found = _ITEM.search(section)
-    return section if found is None else found[1]
 
 
 def _shortened(text: str, most_chars: int) -> str:

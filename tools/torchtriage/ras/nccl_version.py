@@ -5,18 +5,16 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from torchtriage.bundle.proc_files import each, read_text
+from torchtriage.bundle.proc_files import maps_of, names_in
 
 Version = tuple[int, int, int]
 
-MAX_MAPS_BYTES = 16 << 20
 _MAX_PATHS = 8
 _LIBRARY = re.compile(r"(/[^\n]{0,4000}/libnccl\.so[^/\n]{0,64})$", re.MULTILINE)
 _FILE_NAME = re.compile(r"libnccl\.so\.(\d{1,3})\.(\d{1,3})\.(\d{1,3})$")
 _DIST_INFO = re.compile(r"nvidia[_-]nccl[_-]cu\d{1,3}-(\d{1,3})\.(\d{1,3})\.(\d{1,3})(?:\.\w{1,20}){0,2}\.dist-info$")
 _CONDA_META = re.compile(r"nccl-(\d{1,3})\.(\d{1,3})\.(\d{1,3})(?:\.\w{1,20}){0,2}-[\w.]{1,80}\.json$")
 _MAX_ENTRIES = 20_000
-_READ_S = 1.0
 
 
 def nccl_version_of(pid: int, proc: Path = Path("/proc")) -> Version | None:
@@ -33,9 +31,7 @@ def nccl_version_of(pid: int, proc: Path = Path("/proc")) -> Version | None:
 
 def mapped_libraries(pid: int, proc: Path = Path("/proc")) -> list[str]:
     """Paths of the libnccl files that a process has mapped, as it sees them."""
-    texts, _ = each([f"{proc}/{pid}/maps"], lambda path: read_text(path, MAX_MAPS_BYTES), _READ_S)
-    text = next(iter(texts.values()), None) or ""
-    paths = dict.fromkeys(path.removesuffix(" (deleted)") for path in _LIBRARY.findall(text))
+    paths = dict.fromkeys(path.removesuffix(" (deleted)") for path in _LIBRARY.findall(maps_of(proc, pid) or ""))
     return list(paths)[:_MAX_PATHS]
 
 
@@ -56,19 +52,8 @@ def _version_at(root: Path, library: str) -> Version | None:
     if parts[-2:-1] == ("lib",):
         beside.append((folder.parent / "conda-meta", _CONDA_META))
     for at, pattern in beside:
-        found = {(int(m[1]), int(m[2]), int(m[3])) for name in _names(root / at) if (m := pattern.fullmatch(name))}
+        names = names_in(root / at, _MAX_ENTRIES)
+        found = {(int(m[1]), int(m[2]), int(m[3])) for name in names if (m := pattern.fullmatch(name))}
         if len(found) == 1:
             return found.pop()
     return None
-
-
-def _names(folder: Path) -> list[str]:
-    names: list[str] = []
-    try:
-        for entry in folder.iterdir():
-            names.append(entry.name)
-            if len(names) >= _MAX_ENTRIES:
-                break
-    except OSError:
-        return []
-    return names

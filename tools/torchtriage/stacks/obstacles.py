@@ -6,6 +6,7 @@ import os
 import re
 from pathlib import Path
 
+from torchtriage.bundle import proc_files
 from torchtriage.stacks.guard import stat_of, tracer_of
 from torchtriage.stacks.refusals import NO_PYTHON, THE_PROCESS_HAS_ENDED, refusal_in
 
@@ -14,8 +15,6 @@ DEEP_SLEEP = (
     "wchan and kernel stack say for what"
 )
 _SYS_PTRACE = 1 << 19
-_PF_KTHREAD = 0x00200000  # include/linux/sched.h
-_FLAGS_FIELD = 6  # of /proc/PID/stat, behind the name
 _FREE_THREADED = re.compile(r"python\d\.\d{1,2}t")
 _YAMA = Path("/proc/sys/kernel/yama/ptrace_scope")
 _CONTAINER_FLAG = "add it with `docker run --cap-add SYS_PTRACE` (Kubernetes: securityContext.capabilities.add)"
@@ -66,14 +65,12 @@ def obstacle(pid: int, error: str, *, timed_out: bool = False, cut: bool = False
 
 def without_stack(pid: int) -> tuple[str, str] | None:
     """Of what has no stack of a program (a zombie, a thread of the kernel): what is the matter, and what that means."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace").rpartition(")")[2].split()
-        state, flags = stat[0], int(stat[_FLAGS_FIELD])
-    except (OSError, ValueError, IndexError):
+    stat = proc_files.parse_stat(proc_files.read(f"/proc/{pid}/stat", 4096))
+    if stat is None:
         return None
-    if state in ("Z", "X"):
+    if stat.state in "ZX":
         return THE_PROCESS_HAS_ENDED, "it is a zombie: its parent has not yet asked how it ended"
-    if flags & _PF_KTHREAD:
+    if stat.is_kernel_thread:
         return "a thread of the kernel, not a program", "give the pid of a rank's own process"
     return None
 

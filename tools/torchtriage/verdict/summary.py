@@ -180,7 +180,6 @@ def says_something(observations: Sequence[Observation]) -> list[Observation]:
         o
         for o in telling(observations)
         if o.health != "good"
-        and o.kind != "said"
         and o.name not in _NOTHING_TO_TELL
         and (o.kind != "stacks" or o.facts.get("peers_waiting"))
     ]

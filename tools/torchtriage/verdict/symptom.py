@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from torchtriage.verdict.gather import Findings
 
 # How far words must lead, and how much must be said, before a mode is suspected for them alone; and the share of such
-# answers that are right, by that lead. Measured: benchmarks/symptoms.py, table "confidence against outcome".
+# answers that are right, by that lead. Measured: benchmarks/symptoms.py, table "What a confidence is worth".
 MIN_LEAD, MIN_SCORE = 0.3, 34.0
 CONFIDENCE_BY_LEAD = ((0.4, 0.79), (MIN_LEAD, 0.7))
 CONFIDENCE_OPEN = (0.38, 0.15, 0.1, 0.07, 0.05)  # of the candidates of an open verdict, best first
@@ -60,17 +60,10 @@ def compose_symptom(text: str, book: Playbook, decision: Decision, findings: Fin
     _add_candidates(verdict, weighed)
     if suspected:
         return verdict
-    ruled_out = {r.failure_mode for r in verdict.ruled_out}
-    first = weighed.modes[0][0] if weighed.modes else None
-    if (
-        first is not None
-        and not paths
-        and alone == first not in ruled_out
-        and not _tells_of_no_failure(weighed, findings)
-    ):
+    if alone is not None and not paths and _leads(alone, verdict, weighed):
         confidence = _confidence(weighed)
-        if confidence >= SUSPECTED_FROM:
-            _suspect(verdict, book, first, confidence, text)
+        if confidence >= SUSPECTED_FROM and not _tells_of_no_failure(weighed, findings):
+            _suspect(verdict, book, alone, confidence, text)
     branch = _branch_of(text)
     if verdict.status == "inconclusive" and not says_something(findings.observations):
         what = f"reads like {branch['reads_like']}, and names" if branch else "names"
@@ -91,6 +84,11 @@ def _confidence(weighed: Weighed) -> float:
             if weighed.lead >= lead:
                 return confidence
     return CONFIDENCE_OPEN[0]
+
+
+def _leads(entry_id: str, verdict: Verdict, weighed: Weighed) -> bool:
+    """Whether an entry is first by words and evidence together as well, and nothing speaks against it."""
+    return weighed.modes[0][0] == entry_id and all(r.failure_mode != entry_id for r in verdict.ruled_out)
 
 
 def _add_candidates(verdict: Verdict, weighed: Weighed) -> None:
@@ -188,5 +186,6 @@ def _branch_of(text: str) -> dict[str, Any] | None:
 def _is_in_domain(text: str) -> bool:
     """Whether the text shares a word with this field's vocabulary (skill/decision_tree.yaml)."""
     # Of "init_process_group" only the whole counts: its parts are words of every field.
-    known = {words(term)[0] for line in load_tree()["domain_words"] for term in line.split() if words(term)}
+    terms = [words(term) for line in load_tree()["domain_words"] for term in line.split()]
+    known = {term[0] for term in terms if term}
     return not known.isdisjoint(words(text))

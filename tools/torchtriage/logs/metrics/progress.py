@@ -193,14 +193,15 @@ def good_signals(timeline: Timeline, *, values_are_well: bool) -> list[Signal]:
 def _even(owners: dict[int, OwnerMetrics], timeline: Timeline) -> Signal | None:
     name = "log.steps_even"
     one = next(iter(owners.values()))
-    if _said_to_be_skipped(stepping(timeline), left_out_steps(timeline, stepping(timeline))):
+    ranks = stepping(timeline)
+    if _said_to_be_skipped(ranks, left_out_steps(timeline, ranks)):
         return None
     for own in owners.values():
         if own.first_step is None or own.last_step is None or own.first_step == own.last_step:
             return None
         if (own.first_step, own.last_step) != (one.first_step, one.last_step) or own.steps != one.steps:
             return None
-    named = sorted(rank for rank in stepping(timeline) if rank in owners)
+    named = sorted(rank for rank in ranks if rank in owners)
     rows = [own.last_step_row for own in owners.values() if own.last_step_row is not None][:2]
     return Signal(
         name=name,
