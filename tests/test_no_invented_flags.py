@@ -17,7 +17,7 @@ from torchtriage import cli, report
 from torchtriage.knowledge.load import load_playbook
 from torchtriage.knowledge.locate import data_root
 from torchtriage.knowledge.templates import ROLES
-from torchtriage.report import SIGNALS
+from torchtriage.signals import SIGNALS
 
 MAX_UNVERIFIED = 0.03
 KNOWN = data_root() / "playbook" / "known_names.yaml"

@@ -9,7 +9,7 @@ from torchtriage.bundle.proc_analyze import ProcFindings, analyze
 from torchtriage.bundle.proc_model import CgroupMemory, ProcFacts, WaitCall
 from torchtriage.bundle.proc_read import read_task
 from torchtriage.errors import UnreadableError
-from torchtriage.report import SIGNALS, SignalSpec
+from torchtriage.signals import SIGNALS, SignalSpec
 
 NFS = WaitCall(
     number=0, name="read", path="/data/a.bin", path_kind="file", file_system="nfs4", network_file_system=True

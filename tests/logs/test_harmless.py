@@ -6,7 +6,7 @@ import pytest
 
 from torchtriage.logs.analyze import analyze
 from torchtriage.logs.scan.read import LogSource, PatternSet, scan, text_source
-from torchtriage.report import SIGNALS
+from torchtriage.signals import SIGNALS
 
 HARMLESS = """\
 /opt/venv/lib/python3.12/site-packages/torch/utils/data/dataloader.py:557: UserWarning: This DataLoader will create 8

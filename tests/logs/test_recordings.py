@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from torchtriage.artefacts.clean import clean_text
 from torchtriage.logs.analyze import LogFindings, analyze
 from torchtriage.logs.scan.read import PatternSet, scan, text_source
-from torchtriage.report import SIGNALS, Signal
+from torchtriage.signals import SIGNALS
+
+if TYPE_CHECKING:
+    from torchtriage.report import Signal
 
 DATA = Path(__file__).parent.parent / "data" / "logs"
 NO_PATTERNS = PatternSet([])

@@ -262,11 +262,10 @@ def test_a_zombie_is_said_to_have_ended_without_a_try(guard: Guard) -> None:
     assert "zombie" in (seen.reason or "")
 
 
-def test_a_thread_of_the_kernel_is_told_by_its_flags(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    stat = tmp_path / "stat"
-    monkeypatch.setattr("torchtriage.stacks.obstacles.Path", lambda _path: stat)
+def test_a_thread_of_the_kernel_is_told_by_its_flags(monkeypatch: pytest.MonkeyPatch) -> None:
     for flags, told in ((0x208040, "a thread of the kernel, not a program"), (0x400040, None)):
-        stat.write_text(f"2 (kthreadd) S 0 0 0 0 -1 {flags} 0 0\n", encoding="utf-8")
+        stat = f"2 (kthreadd) S 0 0 0 0 -1 {flags} 0 0 0 0 0 1 0 0 20 0 1 0 3 0 0\n".encode()
+        monkeypatch.setattr("torchtriage.bundle.proc_files.read", lambda _path, _limit, stat=stat: stat)
         assert (without_stack(2) or (None,))[0] == told
 
 

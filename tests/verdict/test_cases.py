@@ -7,7 +7,8 @@ import pytest
 from torchtriage.artefacts.inputs import open_inputs
 from torchtriage.evals.case import load_case
 from torchtriage.evals.score import score
-from torchtriage.report import DIAGNOSED_FROM, SIGNALS
+from torchtriage.report import DIAGNOSED_FROM
+from torchtriage.signals import SIGNALS
 from torchtriage.verdict.gather import NOT_JUDGED
 from torchtriage.verdict.render import render
 from torchtriage.verdict.tool import triage

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 import re
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -14,7 +14,10 @@ from hypothesis import strategies as st
 from logs.metrics.metric_runs import FORMS, Run, Values, change, healthy, slower
 from torchtriage.logs.analyze import analyze
 from torchtriage.logs.scan.read import LogSource, PatternSet, scan, text_source
-from torchtriage.report import SIGNALS, Signal
+from torchtriage.signals import SIGNALS
+
+if TYPE_CHECKING:
+    from torchtriage.report import Signal
 
 NO_PATTERNS = PatternSet([])
 WITH_STEP_TIMES = ["plain", "stamps", "megatron", "titan", "lightning", "json"]

@@ -13,7 +13,7 @@ import jsonschema
 from torchtriage.knowledge.entries import HEADINGS, compile_entry, entry_from, split_document
 from torchtriage.knowledge.regex_cost import regex_problems
 from torchtriage.knowledge.validate_templates import reference_problems, template_problems
-from torchtriage.report import SIGNALS
+from torchtriage.signals import SIGNALS
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -13,7 +13,8 @@ from torchtriage.knowledge.cached import load_yaml
 from torchtriage.knowledge.locate import data_root
 from torchtriage.lazy_re import lazy_re
 from torchtriage.prose.read import sentences
-from torchtriage.report import SIGNALS, Scope, Signal
+from torchtriage.report import Scope, Signal
+from torchtriage.signals import SIGNALS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

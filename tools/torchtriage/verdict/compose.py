@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from torchtriage.artefacts.clean import clean_text
 from torchtriage.report import (
     DIAGNOSED_FROM,
-    SIGNALS,
     SUSPECTED_FROM,
     Candidate,
     Culprits,
@@ -16,6 +15,7 @@ from torchtriage.report import (
     RuledOut,
     Verdict,
 )
+from torchtriage.signals import SIGNALS
 from torchtriage.verdict.checks import next_checks, rivals
 from torchtriage.verdict.closer import words_of
 from torchtriage.verdict.gather import UNJUDGED

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from torchtriage.artefacts.clean import clean_text
-from torchtriage.report import SIGNALS, Evidence, Signal
+from torchtriage.signals import SIGNALS
 from torchtriage.wording import rank_words
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from torchtriage.logs.analyze import LogFindings, PatternMatch
     from torchtriage.logs.records import LogSource, PatternSet
     from torchtriage.logs.scan.messages import Reading
+    from torchtriage.report import Evidence, Signal
 
 # Worker task by artefact kind: what this version reads, besides logs.
 TASK_OF_KIND = {

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from torchtriage.artefacts.clean import clean_text
 from torchtriage.lazy_re import lazy_re
-from torchtriage.report import SIGNALS
+from torchtriage.signals import SIGNALS
 from torchtriage.wording import bytes_words, quoted, rank_words
 
 if TYPE_CHECKING:
