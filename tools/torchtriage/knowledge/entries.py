@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from torchtriage.errors import KnowledgeError
+from torchtriage.knowledge.version_ranges import Range, parse_ranges
 from torchtriage.lazy_re import lazy_re
 
 if TYPE_CHECKING:
@@ -90,6 +91,8 @@ class Entry:
     confused_with: dict[str, str]
     closer: tuple[Closer, ...] = ()
     """The first that holds, and of which everything is known, is told."""
+    versions: tuple[tuple[str, Range], ...] = ()
+    """By package, the releases that alone have the fault; of what is not named, all may have it."""
 
     def conditions(self) -> Iterator[Condition]:
         """All conditions, wherever they stand."""
@@ -184,7 +187,10 @@ def entry_from(compiled: dict[str, Any]) -> Entry:
                 Closer(_condition(c["when"]), c.get("summary"), c.get("cause"), tuple(c.get("fix", ())))
                 for c in compiled.get("closer", ())
             ),
+            versions=parse_ranges(compiled.get("versions", {})),
         )
+    except ValueError as error:
+        raise KnowledgeError(f"{compiled.get('path')}: {error}") from error
     except (KeyError, TypeError, AttributeError) as error:
         raise KnowledgeError(f"{compiled.get('path')}: front matter lacks or misspells {error}") from error
 

@@ -13,7 +13,7 @@ from torchtriage.report import NextCheck, PlaybookHit, PlaybookReport
 from torchtriage.wording import next_lines
 
 if TYPE_CHECKING:
-    from torchtriage.knowledge.entries import Condition
+    from torchtriage.knowledge.entries import Condition, Entry
     from torchtriage.knowledge.load import Playbook
     from torchtriage.knowledge.templates import Template
 
@@ -41,7 +41,7 @@ def playbook(query: str | None = None) -> PlaybookReport:
             summary=f"{entry.id} ({entry.branch}): {entry.title}",
             failure_mode=entry.id,
             branch=entry.branch,
-            text=_body(book.text(entry)),
+            text=_body(book.text(entry), entry),
             hits=[PlaybookHit(failure_mode=entry.id, title=entry.title, branch=entry.branch, score=1.0)],
         )
     branch = branch_named(asked)
@@ -131,9 +131,14 @@ def _explained(book: Playbook, message: Template) -> str:
     return "\n".join(lines)
 
 
-def _body(text: str) -> str:
-    """An entry without its front matter, which is for machines."""
-    return text.split("\n---\n", 1)[-1].strip() + "\n"
+def _body(text: str, entry: Entry) -> str:
+    """An entry without its front matter, which is for machines, but with the versions that alone have the fault."""
+    body = text.split("\n---\n", 1)[-1].strip() + "\n"
+    if not entry.versions:
+        return body
+    title, _, rest = body.partition("\n")
+    only = ", ".join(f"{package} {known.text}" for package, known in entry.versions)
+    return f"{title}\n\nOnly in: {only}. With another version it is something else.\n{rest}"
 
 
 def render(report: PlaybookReport) -> str:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import jsonschema
 
+from torchtriage.knowledge.cached import load_yaml
 from torchtriage.knowledge.entries import HEADINGS, compile_entry, entry_from, split_document
 from torchtriage.knowledge.regex_cost import regex_problems
 from torchtriage.knowledge.validate_templates import reference_problems, template_problems
@@ -22,6 +23,11 @@ if TYPE_CHECKING:
 def front_matter_schema(root: Path) -> dict[str, Any]:
     """The JSON Schema of front matter, of the knowledge under ``root``."""
     return json.loads((root / "playbook" / "schema.json").read_text(encoding="utf-8"))
+
+
+def _packages(root: Path) -> set[str]:
+    """The packages whose versions are read in texts."""
+    return {each["package"] for each in load_yaml(root / "skill" / "versions.yaml")["packages"]}
 
 
 def problems(root: Path) -> list[str]:
@@ -46,6 +52,11 @@ def problems(root: Path) -> list[str]:
             found.append(f"{path}: the first heading must be the title")
         if not entry.fix:
             found.append(f"{path}: Fix it must be a list")
+        found += [
+            f"{path}: versions names {package}, which skill/versions.yaml does not know"
+            for package, _ in entry.versions
+            if package not in _packages(root)
+        ]
         unknown = {n for c in entry.conditions() for n in c.signals if n not in SIGNALS}
         unknown |= {n for n in entry.culprit_from if n not in SIGNALS}
         found += [f"{path}: {name} is not a registered signal" for name in sorted(unknown)]

@@ -172,6 +172,8 @@ def _role_of(process: Mapping[str, Any]) -> str:
 
 def _rank_of(seen: _Seen, rank_of_pid: Mapping[int, int], *, alone: bool) -> tuple[int | None, bool]:
     """The rank of a process, and whether it is only a local rank off its command line."""
+    if (told := seen.process.get("rank")) is not None:
+        return told, False
     if seen.pid is not None and seen.pid in rank_of_pid:
         return rank_of_pid[seen.pid], False
     # A name can speak of one process only.

@@ -1,4 +1,4 @@
-"""The text forms of stack dumps, line by line: py-spy 0.4, CPython's faulthandler (3.8 to 3.15) and pystack 1.7.
+"""The text forms of stack dumps, line by line: py-spy 0.4, CPython's faulthandler (3.8 to 3.15), pystack 1.7 and gdb.
 
 Stdlib only: runs inside the isolated worker. It keeps function, file and line of each frame; values of variables
 (``py-spy --locals``, ``pystack --locals``) and source lines are dropped where they are met.
@@ -11,6 +11,8 @@ from functools import lru_cache
 from typing import Any
 
 from torchtriage.artefacts.clean import clean_text
+from torchtriage.stacks.brackets import opening_of_last_group
+from torchtriage.stacks.gdb_text import gdb_frame, gdb_thread
 
 MAX_PROCESSES = 4096
 MAX_THREADS = 2000
@@ -24,10 +26,11 @@ _PYSPY_THREAD = re.compile(r'Thread (0x[0-9A-Fa-f]{1,16}|\d{1,10}) \(([a-z+]{1,2
 _FAULT_THREAD = re.compile(
     r"(?:Current thread|Thread) (0x[0-9A-Fa-f]{1,16})(?: \[(.{0,200})\])? \(most recent call first\):"
 )
-_FAULT_SINGLE = "Stack (most recent call first):"
+# The second is what gdb's py-bt prints.
+_FAULT_SINGLE = ("Stack (most recent call first):", "Traceback (most recent call first):")
 _FAULT_C_STACK = "Current thread's C stack trace (most recent call first):"
 _FAULT_STARTS = ("Timeout (", "Fatal Python error: ")
-_FAULT_FRAME = re.compile(r'  File "(.*)", line (\d{1,9}|\?\?\?) in (.*)')
+_FAULT_FRAME = re.compile(r'  File "(.*)", line (\d{1,9}|\?\?\?),? in (.*)')
 _FAULT_C_FRAME = re.compile(r'  Binary file "(.*)", at (.*?)\+0x[0-9a-fA-F]{1,16} \[(0x[0-9a-fA-F]{1,16})\]')
 _PYSTACK_THREAD = re.compile(
     r"Traceback for thread (\d{1,10})(?: \(([^()]{0,64})\))?(?: \[([^\]]{0,200})\])? \(most recent call last\):"
@@ -89,6 +92,8 @@ class TextDumps:
             self._set("os_thread_id", int(found[1]))
             if "garbage" in status:
                 self._set("gc_note", frame("Garbage collecting", "", None, True, str(number), line))
+        elif line.startswith(("Thread ", "#")) and self._gdb(number, line):
+            return True
         elif line.startswith(_FAULT_C_STACK):
             self._thread = None
             self._c_stack = []
@@ -107,6 +112,23 @@ class TextDumps:
             return not line.startswith(_CUT_HEADERS)
         return True
 
+    def _gdb(self, number: int, line: str) -> bool:
+        """Take a line of gdb's; say whether it was one."""
+        if (thread := gdb_thread(line)) is not None:
+            self._start_thread("gdb", thread.number, thread.name, number, line)
+            self._set("os_thread_id", thread.os_thread_id)
+            return True
+        found = gdb_frame(line)
+        if found is None:
+            return False
+        of_gdb = self._thread is not None and self._process is not None and self._process["tool"] == "gdb"
+        if found.depth == 0 and (not of_gdb or (self._thread is not None and self._thread["frames"])):
+            self._start_thread("gdb", "bt", None, number, line)
+        elif not of_gdb:
+            return False
+        self._add(frame(found.function, found.file, found.line_number, True, str(number), line))
+        return True
+
     def _inner(self, number: int, line: str) -> bool:
         if self._c_stack is not None and (found := _FAULT_C_FRAME.match(line)):
             if len(self._c_stack) < MAX_FRAMES:
@@ -118,9 +140,12 @@ class TextDumps:
         tool = process["tool"]
         if tool == "py-spy":
             return self._pyspy_frame(number, line)
+        if tool == "gdb":
+            return True  # the rest of a long line, or a variable
         if tool == "faulthandler":
             if found := _FAULT_FRAME.match(line):
-                self._add(frame(found[3], found[1], _int(found[2]), False, str(number), line))
+                function = found[3].partition(" (")[0]
+                self._add(frame(function, found[1], _int(found[2]), False, str(number), line))
             elif line.strip() == "Garbage-collecting":
                 self._add(frame("Garbage-collecting", "", None, True, str(number), line))
             return found is not None or line.lstrip().startswith(("Garbage", "<", "..."))
@@ -132,7 +157,7 @@ class TextDumps:
         if line[:4] != "    " or line[4:5] in ("", " ", "\t"):
             return line.startswith("        ")
         body = line.rstrip()
-        opening = _opening_of_last_group(body)
+        opening = opening_of_last_group(body)
         if opening < 6:
             return False
         function, place = body[4 : opening - 1], body[opening + 1 : -1]
@@ -260,14 +285,16 @@ def mark_main(process: dict[str, Any]) -> None:
     A process whose dump gave no pid gets the kernel's id of its main thread, which is the pid on Linux.
     """
     threads: list[dict[str, Any]] = process["threads"]
+    # gdb numbers the threads in the order in which they began.
+    first = next((t for t in threads if t.get("ident") == "1"), None) if process["tool"] == "gdb" else None
     named = next((t for t in threads if t["name"] == "MainThread"), None)
     by_id = next((t for t in threads if t["os_thread_id"] is not None and t["os_thread_id"] == process["pid"]), None)
     by_stack = next((t for t in threads if _begins_program(t["frames"])), None)
     # faulthandler and pystack list the newest thread first.
     by_order = threads[0] if process["tool"] == "py-spy" else threads[-1]
-    main = named or by_id or by_stack or by_order
+    main = named or by_id or first or by_stack or by_order
     main["main"] = True
-    if process["pid"] is None and (named or by_stack) and main["os_thread_id"] is not None:
+    if process["pid"] is None and (named or first or by_stack) and main["os_thread_id"] is not None:
         process["pid"] = main["os_thread_id"]
 
 
@@ -289,27 +316,11 @@ def _pystack_frame(found: re.Match[str], number: int, line: str) -> dict[str, An
     if found[1] == "Python":
         return frame(function, found[2], int(found[3]), False, str(number), line)
     library = found[2]
-    opening = _opening_of_last_group(function)
+    opening = opening_of_last_group(function)
     if opening > 0 and "/" in function[opening:]:
         library = function[opening + 1 : -1]
         function = function[: opening - 1]
     return frame(function.removesuffix(" (inlined)"), library, None, True, str(number), line)
-
-
-def _opening_of_last_group(text: str) -> int:
-    """Where the parenthesis opens that the last character closes; -1 when there is none with a blank before it."""
-    if not text.endswith(")"):
-        return -1
-    depth = 0
-    for index in range(len(text) - 1, 0, -1):
-        char = text[index]
-        if char == ")":
-            depth += 1
-        elif char == "(":
-            depth -= 1
-            if depth == 0:
-                return index if text[index - 1] == " " else -1
-    return -1
 
 
 def _int(text: str) -> int | None:
