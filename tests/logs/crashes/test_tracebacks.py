@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from torchtriage.logs.analyze import analyze
-from torchtriage.logs.crashes.exceptions import memory_facts
+from torchtriage.logs.crashes.out_of_memory import memory_facts
 from torchtriage.logs.scan.read import LogSource, PatternSet, scan, text_source
 
 if TYPE_CHECKING:

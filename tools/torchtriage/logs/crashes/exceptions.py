@@ -1,21 +1,23 @@
-"""From tracebacks to signals: which ranks ended with a Python exception, which of them ran out of device memory,
-and which exceptions were caught.
+"""From tracebacks to signals: which ranks ended with a Python exception, and which exceptions were caught.
+
+Where memory ran out, ``memory_errors`` says more of it.
 """
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Any
 
 from torchtriage.artefacts.clean import clean_text
 from torchtriage.lazy_re import lazy_re
 from torchtriage.logs.crashes.first_mover import came_first, is_cascade
+from torchtriage.logs.crashes.memory_errors import Stated, memory_signals_of, stated_in_lines
+from torchtriage.logs.crashes.out_of_memory import says_out_of_memory
 from torchtriage.logs.quotes import quote
 from torchtriage.logs.scan.prose import is_negated
-from torchtriage.report import Evidence, Scope, Signal
+from torchtriage.report import Scope, Signal
 
 if TYPE_CHECKING:
-    from torchtriage.logs.crashes.tracebacks import ExceptionRecord, TracebackRecord
+    from torchtriage.logs.crashes.tracebacks import TracebackRecord
     from torchtriage.logs.ends.records import LauncherRecord
     from torchtriage.logs.records import Line, Timeline
 
@@ -25,27 +27,6 @@ _MESSAGE_CHARS = 300
 _LAUNCHER_TYPES = frozenset(
     {"ChildFailedError", "SignalException", "ProcessExitedException", "ProcessRaisedException", "CalledProcessError"}
 )
-_OOM_TEXT = lazy_re(r"(?:CUDA|HIP) out of memory|(?:CUDA|HIP) error: out of memory|CUDA Error: out of memory")
-_OOM_TYPES = frozenset({"OutOfMemoryError"})
-_OOM_OF_TORCH = lazy_re(r"\btorch\.(?:\w{1,20}\.){0,2}OutOfMemoryError\b|\bTried to allocate\b")
-_SIZE = r"(?P<number>\d{1,12}(?:\.\d{1,6})?) (?P<unit>bytes|[KMGT]iB)"
-_UNITS = {"bytes": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
-# Texts of torch <= 2.0 and of 2.1 and later.
-_SIZES: tuple[tuple[str, re.Pattern[str]], ...] = (
-    ("requested_bytes", lazy_re(rf"Tried to allocate {_SIZE}")),
-    ("total_bytes", lazy_re(rf"total capacit?y of {_SIZE}")),
-    ("total_bytes", lazy_re(rf"{_SIZE} total capacity")),
-    ("free_bytes", lazy_re(rf"of which {_SIZE} is free")),
-    ("free_bytes", lazy_re(rf"{_SIZE} free")),
-    ("this_process_bytes", lazy_re(rf"this process has {_SIZE} memory in use")),
-    ("allocated_bytes", lazy_re(rf"{_SIZE} is allocated by PyTorch")),
-    ("allocated_bytes", lazy_re(rf"{_SIZE} already allocated")),
-    ("reserved_unallocated_bytes", lazy_re(rf"{_SIZE} is reserved by PyTorch but unallocated")),
-    ("allowed_bytes", lazy_re(rf"{_SIZE} allowed")),
-    ("private_pools_bytes", lazy_re(rf"{_SIZE} allocated in private pools")),
-)
-_RESERVED_OLD = lazy_re(rf"{_SIZE} reserved in total by PyTorch")
-_OTHERS = lazy_re(rf"Process \d{{1,10}} has {_SIZE} memory in use")
 _HANDLED = lazy_re(
     r"(?i)(?=.{0,2000}\b(?:skip\w*|ignor\w*|caught|retry\w*|retrie\w*|continu\w*)\b)"
     r"(?=.{0,2000}(?:\b[a-z_.]{0,60}(?:error|exception)\b|out of memory))"
@@ -61,7 +42,7 @@ _ERROR_WORD = lazy_re(r"\b(?:[A-Za-z_]\w*\.){0,4}(?P<type>[A-Z]\w{0,60}(?:Error|
 
 
 def exception_signals(timeline: Timeline) -> list[Signal]:
-    """``log.python_exception``, ``log.cuda_out_of_memory`` and ``log.exception_handled``."""
+    """``log.python_exception``, ``log.exception_handled``, and what ``memory_errors`` sees in exceptions."""
     tracebacks = sorted((t for t in timeline.tracebacks if not _is_launchers(t)), key=lambda t: t.final.line.order)
     handled = {id(t) for t in tracebacks if _was_handled(t, tracebacks, timeline)}
     ended = _last_per_rank([t for t in tracebacks if id(t) not in handled])
@@ -77,11 +58,12 @@ def exception_signals(timeline: Timeline) -> list[Signal]:
         all_ranks = len(same) > 1 and same >= ranks_seen
         shared: dict[str, Any] = {"handled": False, "all_ranks": all_ranks, "first": first[id(traceback)]}
         signals.append(_exception("log.python_exception", traceback, shared))
-        if (oom := _oom_of(traceback)) is not None:
-            signals.append(_out_of_memory(traceback, oom))
+        signals += memory_signals_of(traceback, timeline)
     caught = [t for t in tracebacks if id(t) in handled][:MAX_SIGNALS]
     signals += [_exception("log.exception_handled", t, {"handled": True, "all_ranks": False}) for t in caught]
-    return signals + _told_in_a_line(timeline)
+    handled_in_words, by_words = _told_in_a_line(timeline)
+    signals += stated_in_lines(timeline, Stated(tracebacks, handled_in_words, signals))
+    return signals + by_words
 
 
 def ranks_with_exception(timeline: Timeline) -> set[int]:
@@ -170,89 +152,12 @@ def _exception(name: str, traceback: TracebackRecord, shared: dict[str, Any]) ->
     )
 
 
-def _oom_of(traceback: TracebackRecord) -> ExceptionRecord | None:
-    return next(
-        (e for e in (traceback.final, *traceback.exceptions) if _is_of_the_device(e)),
-        None,
-    )
+def _told_in_a_line(timeline: Timeline) -> tuple[set[int], list[Signal]]:
+    """Exceptions of which only a message tells that they were caught: ``skipping batch: CUDA out of memory``.
 
-
-def _is_of_the_device(record: ExceptionRecord) -> bool:
-    """Whether device memory ran out: other libraries (Ray) name exceptions about the host's memory alike."""
-    if _OOM_TEXT.search(record.message):
-        return True
-    return record.type in _OOM_TYPES and _OOM_OF_TORCH.search(record.line.text[:400]) is not None
-
-
-def _out_of_memory(traceback: TracebackRecord, oom: ExceptionRecord) -> Signal:
-    name = "log.cuda_out_of_memory"
-    frame = oom.user_frame
-    evidence = [quote(oom.line, name, "Tried to allocate")]
-    if frame is not None:
-        evidence.append(quote(frame.line, name))
-    return Signal(
-        name=name,
-        scope=Scope(ranks=[] if traceback.rank is None else [traceback.rank]),
-        facts=memory_facts(oom.message) | {"where": None if frame is None else clean_text(frame.where)},
-        evidence=evidence,
-        time_s=oom.line.time_s,
-    )
-
-
-def memory_facts(message: str) -> dict[str, Any]:
-    """The numbers of an allocator's out-of-memory message, in bytes; what it does not tell is None."""
-    facts: dict[str, Any] = {name: None for name, _ in _SIZES}
-    for name, pattern in _SIZES:
-        if facts[name] is None and (match := pattern.search(message)):
-            facts[name] = _bytes(match)
-    if facts["reserved_unallocated_bytes"] is None and (match := _RESERVED_OLD.search(message)):
-        facts["reserved_unallocated_bytes"] = max(0, _bytes(match) - (facts["allocated_bytes"] or 0))
-    others = [_bytes(match) for match in _OTHERS.finditer(message)][:64]
-    facts["this_process_bytes"], facts["other_processes_bytes"] = _own_and_others(facts, others)
-    facts["n_other_processes"] = len(facts["other_processes_bytes"])
-    gpu = re.search(r"\bGPU (\d{1,3})\b", message)
-    facts["gpu"] = int(gpu[1]) if gpu else None
-    facts |= _shares(facts)
-    facts["caching_allocator"] = "out of memory. Tried to allocate" in message
-    return facts
-
-
-def _own_and_others(facts: dict[str, Any], listed: list[int]) -> tuple[int | None, list[int]]:
-    """Which of the listed processes is the one that prints: in a container the driver knows it by another number.
-
-    Then no line says "this process", and the smallest one that can hold what the allocator holds is it.
+    Returns:
+        The lines, by ``id``, and a signal per rank.
     """
-    own: int | None = facts["this_process_bytes"]
-    held = (facts["allocated_bytes"] or 0) + (facts["reserved_unallocated_bytes"] or 0)
-    fitting = [size for size in listed if held and size >= 0.99 * held]
-    if own is not None or not fitting:
-        return own, listed
-    own = min(fitting)
-    rest = list(listed)
-    rest.remove(own)
-    return own, rest
-
-
-def _shares(facts: dict[str, Any]) -> dict[str, Any]:
-    """What the numbers mean in proportion: to what the allocator holds, to the request, and to the card."""
-    unallocated, allocated = facts["reserved_unallocated_bytes"], facts["allocated_bytes"]
-    held = (unallocated or 0) + (allocated or 0)
-    others, total = sum(facts["other_processes_bytes"]), facts["total_bytes"]
-    requested = facts["requested_bytes"]
-    return {
-        "reserved_unallocated_share": round(unallocated / held, 3) if unallocated is not None and held else None,
-        # Twice the request: a hole of exactly the right size is not to be expected.
-        "fits_in_reserved": None if unallocated is None or requested is None else unallocated >= 2 * requested,
-        "other_processes_share": round(others / total, 3) if others and total else None,
-    }
-
-
-def _bytes(match: re.Match[str]) -> int:
-    return round(float(match["number"]) * _UNITS[match["unit"]])
-
-
-def _told_in_a_line(timeline: Timeline) -> list[Signal]:
-    """Exceptions of which only a message tells that they were caught: ``skipping batch: CUDA out of memory``."""
     name = "log.exception_handled"
     in_tracebacks = {id(e.line) for t in timeline.tracebacks for e in t.exceptions}
     by_rank: dict[int | None, list[Line]] = {}
@@ -271,7 +176,7 @@ def _told_in_a_line(timeline: Timeline) -> list[Signal]:
                 time_s=line.time_s,
             )
         )
-    return signals
+    return {id(line) for lines in by_rank.values() for line in lines}, signals
 
 
 def _is_handled_words(text: str) -> bool:
@@ -285,7 +190,7 @@ def _is_handled_words(text: str) -> bool:
 
 def _told_facts(line: Line) -> dict[str, Any]:
     match = _ERROR_WORD.search(line.text)
-    is_oom = _OOM_TEXT.search(line.text) is not None or "out of memory" in line.text.lower()
+    is_oom = says_out_of_memory(line.text) or "out of memory" in line.text.lower()
     kind = "OutOfMemoryError" if is_oom else match["type"] if match else None
     return {
         "type": kind,
@@ -294,6 +199,3 @@ def _told_facts(line: Line) -> dict[str, Any]:
         "cascade": False,
         "where": None,
     }
-
-
-__all__ = ["Evidence", "exception_signals", "memory_facts", "ranks_with_exception"]

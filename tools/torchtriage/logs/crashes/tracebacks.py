@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from torchtriage.lazy_re import lazy_re
+from torchtriage.logs.crashes.memory_phases import phase_of
+from torchtriage.logs.crashes.out_of_memory import is_cut
 
 if TYPE_CHECKING:
     from torchtriage.logs.records import Line, Owner
@@ -39,6 +41,7 @@ MAX_MESSAGE_CHARS = 4000
 MAX_JUNK_LINES = 50
 MAX_CHAIN = 32
 _MAX_TRACEBACK_LINES = 20_000
+_MAX_BARE_LINES = 12
 
 
 @dataclass
@@ -56,6 +59,15 @@ class Frame:
         return f"{self.function} ({self.file}:{self.number})"
 
 
+@dataclass(frozen=True)
+class Phase:
+    """What the process was doing, as one frame of the traceback shows."""
+
+    tier: int
+    name: str
+    frame: Frame
+
+
 @dataclass
 class ExceptionRecord:
     """One exception of a chain: its type, its message and where it came from."""
@@ -68,6 +80,7 @@ class ExceptionRecord:
     in_launcher: bool = False
     wraps: bool = False
     """Its message is the traceback of another process, whose exception stands before it in the chain."""
+    phase: Phase | None = None
 
 
 @dataclass
@@ -105,11 +118,14 @@ class OpenTraceback:
     is_group: bool = False
     in_table: bool = False
     """It is part of torchelastic's failure table, and indented as such."""
+    bare: bool = False
+    """Only the exception line was printed; its message goes on in the next lines."""
     exceptions: list[ExceptionRecord] = field(default_factory=list[ExceptionRecord])
     _wrapper: ExceptionRecord | None = None
     _current: ExceptionRecord | None = None
     _user: Frame | None = None
     _last: Frame | None = None
+    _phase: Phase | None = None
     _launcher: bool = False
     _state: Literal["frames", "message", "linked", "remote"] = "frames"
     _message_lines: int = 0
@@ -127,6 +143,8 @@ class OpenTraceback:
         self._n_lines += 1
         if self._n_lines > _MAX_TRACEBACK_LINES:
             return "closed"
+        if self.bare:
+            return "closed" if starts_traceback else self._in_bare(text, line)
         if self.is_group:
             if _GROUP_RULE.match(text):
                 self._state = "linked"
@@ -153,7 +171,7 @@ class OpenTraceback:
     def _enter(self, state: Literal["frames", "remote"]) -> None:
         """Begin with the frames of another exception."""
         self._state = state
-        self._user = self._last = None
+        self._user = self._last = self._phase = None
         self._launcher = False
         if state == "frames":
             self._wrapper = None
@@ -165,6 +183,10 @@ class OpenTraceback:
                 self._launcher = True
             if not _LIBRARY_FILE.search(match["file"]):
                 self._user = self._last
+            if (shown := phase_of(self._last.file, self._last.function)) is not None and (
+                self._phase is None or shown[0] <= self._phase.tier
+            ):
+                self._phase = Phase(*shown, self._last)
             return "taken"
         if text[:1] in (" ", "\t"):
             return "taken"
@@ -180,6 +202,7 @@ class OpenTraceback:
                 self._user,
                 self._last,
                 self._launcher,
+                phase=self._phase,
             )
             # What another process raised came before the exception that passes it on.
             at = len(self.exceptions) if self._wrapper is None else self.exceptions.index(self._wrapper)
@@ -210,6 +233,15 @@ class OpenTraceback:
             self._end = line
         return "taken" if self.style else "seen"
 
+    def _in_bare(self, text: str, line: Line) -> Literal["seen", "closed"]:
+        """Go on with a message that a narrow window broke; what follows it may as well be read as something else."""
+        last = self.exceptions[-1]
+        if self._n_lines > _MAX_BARE_LINES or not text.strip() or not is_cut(last.message):
+            return "closed"
+        last.message += "\n" + text[: MAX_MESSAGE_CHARS - len(last.message)]
+        self._end = line
+        return "seen"
+
     def _is_remote(self, text: str) -> bool:
         """Whether the traceback of another process begins here, inside the message of an exception."""
         if _ORIGINAL.match(text):
@@ -231,7 +263,13 @@ class OpenTraceback:
         if not self.exceptions:
             return None
         return TracebackRecord(
-            self._owner_of_all(), self.start, self.exceptions, self.style, is_group=self.is_group, end=self._end
+            self._owner_of_all(),
+            self.start,
+            self.exceptions,
+            self.style,
+            is_group=self.is_group,
+            bare=self.bare,
+            end=self._end or self.exceptions[-1].line,
         )
 
 
@@ -242,6 +280,13 @@ def bare_exception(owner: Owner, line: Line, text: str, style: str) -> Traceback
         return None
     record = ExceptionRecord(short_type(match["type"]), (match["message"] or "")[:MAX_MESSAGE_CHARS], line)
     return TracebackRecord(owner, line, [record], style, bare=True, end=line)
+
+
+def open_bare(found: TracebackRecord) -> OpenTraceback | None:
+    """What goes on reading an exception line whose message is cut; None where it is whole."""
+    if not is_cut(found.final.message):
+        return None
+    return OpenTraceback(found.owner, found.start, found.style, bare=True, exceptions=found.exceptions)
 
 
 def is_frame(text: str) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from torchtriage.artefacts.clean import clean_text
@@ -18,6 +18,7 @@ MAX_SIGNALS = 256
 _MAX_LOOKED_AT = 64
 _DETAIL_CHARS = 120
 _CODE_TOLD = lazy_re(r"(?i)(?:code|status)[^\w-]{1,24}(-?\d{1,5})(?![\w.])")
+_WORKER = lazy_re(r"DataLoader worker \(pid (?P<pid>\d{1,10})\) is killed by signal")
 _SIGTERM, _SIGKILL = -15, -9
 # The failure table names the job's rank; the agent's line names the process it saw first.
 _WORTH = {"elastic_table": 3, "mpi": 2, "srun": 2, "spawn_exit": 2, "elastic_failed": 1}
@@ -36,6 +37,9 @@ class _End:
     reason: str | None
     node: str | None
     detail: str | None
+    memory: dict[str, int | float | str] = field(default_factory=dict[str, "int | float | str"])
+    told_memory: LauncherRecord | None = None
+    """The statement that tells the most of the host's memory."""
 
 
 def exit_signals(timeline: Timeline, printed_exception: set[int]) -> list[Signal]:
@@ -43,7 +47,8 @@ def exit_signals(timeline: Timeline, printed_exception: set[int]) -> list[Signal
     the launcher then began again and the job finished.
     """
     signals: list[Signal] = []
-    ends = _ends(timeline)
+    workers = killed_workers(timeline)
+    ends = _ends(timeline, workers)
     restart = _restart_that_finished(timeline)
     anyone_first = any(end.first_observed for end in ends)
     for end in ends:
@@ -65,7 +70,9 @@ def exit_signals(timeline: Timeline, printed_exception: set[int]) -> list[Signal
             "pid": end.best.pid,
             "told_by": end.best.kind,
             "error_file": end.best.error_file,
+            "loader_worker": end.best.pid in workers,
         }
+        facts |= {name: clean_text(v, _DETAIL_CHARS) if isinstance(v, str) else v for name, v in end.memory.items()}
         signals.append(
             Signal(
                 name=name,
@@ -74,7 +81,7 @@ def exit_signals(timeline: Timeline, printed_exception: set[int]) -> list[Signal
                     hosts=[host for host in (end.best.host, end.node) if host],
                 ),
                 facts=facts,
-                evidence=[quote(end.best.line, name)],
+                evidence=[quote(line, name) for line in _lines(end)],
                 time_s=end.best.line.time_s,
             )
         )
@@ -83,10 +90,12 @@ def exit_signals(timeline: Timeline, printed_exception: set[int]) -> list[Signal
     return signals[:MAX_SIGNALS]
 
 
-def _ends(timeline: Timeline) -> list[_End]:
+def _ends(timeline: Timeline, workers: dict[int, int]) -> list[_End]:
     ends: dict[tuple[object, ...], _End] = {}
-    for record in timeline.launcher:
-        rank = _rank(record, timeline)
+    ranks = [_rank(record, timeline) for record in timeline.launcher]
+    by_pid = workers | _ranks_by_pid(timeline.launcher, ranks)
+    for record, told in zip(timeline.launcher, ranks, strict=True):
+        rank = by_pid.get(record.pid) if told is None and record.pid is not None else told
         key: tuple[object, ...] = ("rank", rank) if rank is not None else ("pid", record.host, record.pid)
         if rank is None and record.pid is None:
             host = record.host if record.kind == "pod" or record.task is not None else None
@@ -94,7 +103,7 @@ def _ends(timeline: Timeline) -> list[_End]:
         end = ends.get(key)
         if end is None:
             ends[key] = _End(record, rank, record.exitcode, record.first_observed, record.is_order, record.reason,
-                             record.node, record.detail)  # fmt: skip
+                             record.node, record.detail, dict(record.memory))  # fmt: skip
             continue
         if _WORTH.get(record.kind, 0) > _WORTH.get(end.best.kind, 0) and record.exitcode is not None:
             end.best, end.exitcode = record, record.exitcode
@@ -103,7 +112,35 @@ def _ends(timeline: Timeline) -> list[_End]:
         end.ordered = end.ordered or record.is_order
         end.reason = end.reason or record.reason
         end.node, end.detail = end.node or record.node, end.detail or record.detail
+        end.memory = record.memory | end.memory
+        if len(record.memory) > len(end.told_memory.memory if end.told_memory is not None else {}):
+            end.told_memory = record
     return list(ends.values())
+
+
+def _lines(end: _End) -> list[Line]:
+    """What is quoted: the most telling statement, and the one that tells of the memory."""
+    other = end.told_memory
+    return [end.best.line] if other is None or other is end.best else [end.best.line, other.line]
+
+
+def _ranks_by_pid(records: list[LauncherRecord], ranks: list[int | None]) -> dict[int, int]:
+    """Which process is which rank, as the launchers' own statements tell; not where hosts share a number."""
+    found: dict[int, set[int]] = {}
+    for record, rank in zip(records, ranks, strict=True):
+        if record.pid is not None and rank is not None:
+            found.setdefault(record.pid, set()).add(rank)
+    return {pid: min(of) for pid, of in found.items() if len(of) == 1}
+
+
+def killed_workers(timeline: Timeline) -> dict[int, int]:
+    """Loader workers that were killed, and the rank that says it missed them."""
+    found: dict[int, set[int]] = {}
+    for traceback in timeline.tracebacks:
+        match = _WORKER.search(traceback.first_cause.message[:400])
+        if match is not None and traceback.rank is not None:
+            found.setdefault(int(match["pid"]), set()).add(traceback.rank)
+    return {pid: min(of) for pid, of in found.items() if len(of) == 1}
 
 
 def _printed_code(text: str, exitcode: int | None) -> int | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal as signals
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -32,6 +32,8 @@ class LauncherRecord:
     """The machine of a container whose own name is ``host``."""
     detail: str | None = None
     """What the platform says about the reason, in its words."""
+    memory: dict[str, int | float | str] = field(default_factory=dict[str, "int | float | str"])
+    """What the statement tells of the host's memory: facts of :mod:`~torchtriage.logs.ends.host_memory`."""
 
     def __post_init__(self) -> None:
         """A statement that names no host is of the host whose line it is."""

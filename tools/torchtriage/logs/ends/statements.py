@@ -9,6 +9,7 @@ import re
 from typing import TYPE_CHECKING
 
 from torchtriage.lazy_re import lazy_re
+from torchtriage.logs.ends.host_memory import kill_facts, killed_pid, node_facts
 from torchtriage.logs.ends.records import LauncherRecord, status_of, status_of_signal, status_of_words
 
 if TYPE_CHECKING:
@@ -26,12 +27,15 @@ def _first(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:
 
 def _oom_kill(text: str, line: Line) -> list[LauncherRecord]:
     """The kernel's, Slurm's or a container's words for a kill because of host memory."""
-    match = _first(_KILLED_PID, text)
-    pid = int(match["pid"] or match["taskpid"]) if match else None
-    return [LauncherRecord("oom_kill", line, pid=pid, exitcode=-9, reason=_OOM)]
+    return [LauncherRecord("oom_kill", line, pid=killed_pid(text[:_CHARS]), exitcode=-9, reason=_OOM,
+                           memory=kill_facts(text[:_CHARS]))]  # fmt: skip
 
 
-_KILLED_PID = lazy_re(r"Killed process (?P<pid>\d{1,10})|oom-kill:.{0,600}?,task=[^,]{1,80},pid=(?P<taskpid>\d{1,10})")
+def _oom_kill_sizes(text: str, line: Line) -> list[LauncherRecord]:
+    """``Killed process 957 (python) total-vm:...``: the second line of older kernels, without a reason of its own."""
+    if "ut of memory: " in text[:_CHARS] or "total-vm:" not in text[:_CHARS]:
+        return []
+    return _oom_kill(text, line)
 
 
 def _cancelled(text: str, line: Line) -> list[LauncherRecord]:
@@ -124,7 +128,8 @@ def _ray(text: str, line: Line) -> list[LauncherRecord]:
     address = re.search(r"\b(?:ip=|ip: |IP: )(\d{1,3}(?:\.\d{1,3}){3})\b", text)
     return [
         LauncherRecord("ray", line, pid=int(pid[1]) if pid else None, exitcode=exitcode,
-                       host=address[1] if address else None, reason=_OOM if memory else None)
+                       host=address[1] if address else None, reason=_OOM if memory else None,
+                       memory=node_facts(text[:_CHARS]) if memory else {})
     ]  # fmt: skip
 
 
@@ -204,6 +209,7 @@ _EXITED = lazy_re(
 
 ENDS: dict[str, Callable[[str, Line], list[LauncherRecord]]] = {
     "oom_kill": _oom_kill,
+    "oom_kill_sizes": _oom_kill_sizes,
     "cancelled": _cancelled,
     "slurm_accounting": _accounting,
     "elastic_restart": _elastic_restart,

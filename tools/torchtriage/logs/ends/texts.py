@@ -29,6 +29,9 @@ LAUNCHER_TEXTS: tuple[tuple[str, str], ...] = (
     # kernel
     ("Out of memory: Killed process", "oom_kill"),
     ("out of memory: Killed process", "oom_kill"),
+    # kernels before 4.20 tell the sizes in a line of their own
+    ("ut of memory: Kill process", "oom_kill"),
+    ("Killed process ", "oom_kill_sizes"),
     ("oom-kill:constraint", "oom_kill"),
     # Kubernetes and containers
     ("OOMKilled", "pod"),

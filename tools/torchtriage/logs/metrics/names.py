@@ -68,7 +68,7 @@ _WAITING = lazy_re(
     r"(?:^|[/_])(?:bwd|backward|opt|optim|optimizer|comm|allreduce|all_reduce|sync|wait|barrier|update|reduce)(?:_|$)"
 )
 _MEMORY = lazy_re(
-    r"(?:^|[/_])(?:\w{0,20}_)?(?:mem|memory|rss|vram|alloc|allocated|reserved|hbm)(?:_|$)|memallocated|memreserved"
+    r"(?:^|[/_])(?:\w{0,20}_)?(?:mem|memory|rss|vram|alloc|allocated|reserved|hbm)(?:_|$)|memallocated|memreserved|^peak$"
 )
 _NOT_MEMORY = lazy_re(r"percent|pct|ratio|frac|util|free|avail|total|limit|capacity")
 _HOST = lazy_re(r"rss|host|cpu|ram(?:_|$)")

@@ -71,6 +71,10 @@ CORE: tuple[tuple[str, str], ...] = (
     # ends of processes
     *LAUNCHER_TEXTS,
     *((text, "crash") for text in CRASH_TEXTS),
+    # allocators' messages, in whatever line they are quoted
+    ("ut of memory. Tried to allocate ", "out_of_memory"),
+    ("ut of memory. Allocation was ", "out_of_memory"),
+    ("MPS backend out of memory (", "out_of_memory"),
     # exceptions that were caught, told in one line
     ("skip", "handled"),
     ("Skip", "handled"),

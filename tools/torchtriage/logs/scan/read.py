@@ -14,7 +14,7 @@ from torchtriage.artefacts.clean import strip_controls
 from torchtriage.errors import UnreadableError
 from torchtriage.lazy_re import lazy_re
 from torchtriage.logs.crashes.blocks import CrashReader
-from torchtriage.logs.crashes.tracebacks import OpenTraceback, TracebackRecord, bare_exception, is_frame
+from torchtriage.logs.crashes.tracebacks import OpenTraceback, TracebackRecord, bare_exception, is_frame, open_bare
 from torchtriage.logs.ends.launcher import LAUNCHER_KINDS, LauncherReader
 from torchtriage.logs.metrics.collect import Metrics
 from torchtriage.logs.records import (
@@ -197,7 +197,7 @@ class _Scanner:
             lines.last_own = line
             lines.last_own_is_finish = piece.finish
         if piece.bare_exception and (found := bare_exception(owner, line, text[piece.body : piece.end], piece.style)):
-            self._add_traceback(found)
+            self._add_bare(found)
         if piece.cores or piece.patterns:
             self._read_texts(piece, text, line, owner)
 
@@ -262,6 +262,14 @@ class _Scanner:
     def _add_traceback(self, record: TracebackRecord) -> None:
         if len(self._tracebacks) < MAX_TRACEBACKS:
             self._tracebacks.append(record)
+
+    def _add_bare(self, found: TracebackRecord) -> None:
+        """An exception line alone; where its message is cut, the next lines of the same process may go on with it."""
+        opened = open_bare(found) if len(self._open) < _MAX_OPEN_TRACEBACKS else None
+        if opened is None:
+            self._add_traceback(found)
+        else:
+            self._open[found.owner, found.style] = opened
 
     def _read_texts(self, piece: Piece, text: str, line: Line, owner: Owner) -> None:
         for position in piece.patterns:
