@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from torchtriage import __version__
 from torchtriage.errors import BadCallError, StreamError, TorchtriageError
+from torchtriage.plugin_search import load_metadata_when_asked
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     Handler = Callable[[argparse.Namespace], int]
 
 MAX_STDIN_BYTES = 8 << 20
-_OBJECTS_BEFORE_COLLECTION = 50_000
+_OBJECTS_BEFORE_COLLECTION = 200_000
 _EPILOG = """\
 exit codes: 0 nothing is wrong; 1 a fault was found; 2 the call was wrong; 3 it cannot be decided from what was given
 """
@@ -45,6 +46,7 @@ def _main(argv: Sequence[str] | None) -> int:
     if argv is None:
         # What a command makes lives until it ends: looking for garbage, as often as usual and at the end, takes a tenth
         # of its time. Another program that calls this keeps its own ways.
+        load_metadata_when_asked()
         gc.set_threshold(_OBJECTS_BEFORE_COLLECTION)
         atexit.register(gc.freeze)
     arguments = _with_hyphens(sys.argv[1:] if argv is None else list(argv))
@@ -141,6 +143,13 @@ def _parser() -> argparse.ArgumentParser:
     _add_live(sub)
     _add_native(sub)
     sub.add_argument("--output-dir", metavar="DIR", help="where live dumps go (default: $TMPDIR/halo_diag_stacks)")
+
+    sub = command("memory-snapshot", "say what holds the GPU's memory in snapshots, and what would free it", _memory)
+    sub.add_argument("paths", nargs="*", metavar="PATH", help="snapshots of ranks or moments, and logs beside them")
+    sub.add_argument("--compare", action="store_true", help="list the call sites that make the difference")
+    sub.add_argument("--html", metavar="FILE", help="write a page: timeline, holders, flame graph; needs no network")
+    sub.add_argument("--collapsed", metavar="FILE", help="write collapsed stacks, for speedscope.app")
+    sub.add_argument("--pid", type=int, metavar="PID", help="take one of a running process (Python 3.14 or later)")
 
     sub = command("record-flamegraph", "record where the ranks of a running job spend their time", _flamegraph)
     _add_live(sub)
@@ -240,6 +249,17 @@ def _stacks(options: argparse.Namespace) -> int:
     return _show(report, render, as_json=options.json)
 
 
+def _memory(options: argparse.Namespace) -> int:
+    from torchtriage.memory.render import render
+    from torchtriage.memory.tool import memory_snapshot
+
+    report = memory_snapshot(
+        options.paths, pid=options.pid, compare=options.compare, html=options.html, collapsed=options.collapsed,
+        progress=_progress_bar(),
+    )  # fmt: skip
+    return _show(report, render, as_json=options.json)
+
+
 def _playbook(options: argparse.Namespace) -> int:
     from torchtriage.knowledge.tool import playbook, render
 
@@ -315,11 +335,14 @@ def _progress_bar(doing: str = "reading", units: str = "files") -> Callable[[int
     started = time.monotonic()
 
     def show(done: int, total: int) -> None:
-        if time.monotonic() - started < 0.5:
+        elapsed_s = time.monotonic() - started
+        if elapsed_s < 0.5:
             return
+        # A single large file moves the bar only at its end: the seconds show that it is being read.
+        told = f"{done}/{total} {units}, {elapsed_s:.0f} s"
         width = 30 * done // max(total, 1)
         end = "\r\x1b[K" if done == total else ""
-        print(f"\r{doing} [{'#' * width:<30}] {done}/{total} {units}{end}", end="", file=sys.stderr, flush=True)
+        print(f"\r{doing} [{'#' * width:<30}] {told}{end}", end="", file=sys.stderr, flush=True)
 
     return show
 

@@ -7,6 +7,7 @@ Their data is skill/normal.yaml and skill/elsewhere.yaml.
 from __future__ import annotations
 
 import functools
+import hashlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,8 @@ from torchtriage.knowledge.locate import data_root
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+_FILES = ("normal.yaml", "elsewhere.yaml")
 
 
 @dataclass(frozen=True)
@@ -46,9 +49,24 @@ def load_backgrounds(root: Path | None = None) -> Backgrounds:
         KnowledgeError: one is missing, or a thing in it lacks its id, its title or its words, or has another's id.
     """
     folder = (root or data_root()) / "skill"
-    return Backgrounds(
-        normal=_things(folder / "normal.yaml", "normal"), elsewhere=_things(folder / "elsewhere.yaml", "elsewhere")
-    )
+    return Backgrounds(normal=_things(folder / _FILES[0], "normal"), elsewhere=_things(folder / _FILES[1], "elsewhere"))
+
+
+def backgrounds_key(root: Path) -> str:
+    """Hash of both files under ``root``: what is derived from them may be kept under it, and found without them.
+
+    Raises:
+        KnowledgeError: one is missing.
+    """
+    digest = hashlib.blake2b(digest_size=16)
+    for name in _FILES:
+        try:
+            content = (root / "skill" / name).read_bytes()
+        except OSError as error:
+            raise KnowledgeError(f"{root / 'skill' / name}: cannot be read: {error}") from error
+        digest.update(f"{name}\0{len(content)}\0".encode())
+        digest.update(content)
+    return digest.hexdigest()
 
 
 def _things(path: Path, kind: str) -> dict[str, Background]:

@@ -6,7 +6,6 @@ import hashlib
 import json
 import os
 import stat
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -93,6 +92,8 @@ def keep(name: str, value: object) -> None:
 
     Older ones of the same stem are removed after a month. Without a cache folder nothing is kept.
     """
+    import tempfile  # only when something is new
+
     try:
         folder = cache_folder()
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)

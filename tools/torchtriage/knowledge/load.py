@@ -47,7 +47,7 @@ def load_playbook(root: Path | None = None) -> Playbook:
     """
     folder = (root or data_root()) / "playbook"
     files = [*sorted(folder.glob("*/*.md")), *sorted(folder.glob("templates/*.yaml"))]
-    sources = [(str(p.relative_to(folder)), p.read_bytes()) for p in files]
+    sources = [(f"{p.parent.name}/{p.name}", p.read_bytes()) for p in files]
     digest = hashlib.blake2b(INDEX_VERSION.encode(), digest_size=16)
     for name, content in sources:
         digest.update(f"{name}\0{len(content)}\0".encode())

@@ -11,19 +11,20 @@ import math
 from collections import Counter
 from typing import TYPE_CHECKING, TypedDict, cast
 
-from torchtriage.knowledge.background import load_backgrounds
+from torchtriage.knowledge.background import backgrounds_key, load_backgrounds
 from torchtriage.knowledge.cached import keep, read_kept
 from torchtriage.knowledge.entries import split_document
 from torchtriage.lazy_re import lazy_re
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from torchtriage.knowledge.load import Playbook
 
 # Robertson & Zaragoza 2009: the usual k1 and b; a title or an id weighs like three mentions in the text.
 _K1, _B, _TITLE_WEIGHT = 1.2, 0.75, 3
-_WORD = lazy_re(r"[a-z][a-z0-9_]+|\d{2,}")
+# A longer number (a count, a port, a time) is another in every job, and meets its like by chance.
+_WORD = lazy_re(r"[a-z][a-z0-9_]+|(?<!\d)\d{2,3}(?!\d)")
 _STOP_TEXT = (
     "the a an and or of to in on at is are was were be been it its this that these those with without for "
     "from by as not no than then when while which who what how why all any one two each other another can "
@@ -34,7 +35,7 @@ _STOP = frozenset(_STOP_TEXT.split())
 MAX_QUERY_WORDS = 400
 MAX_QUERY_LINES = 5000
 MAX_LINE_CHARS = 4000
-INDEX_VERSION = "7"
+INDEX_VERSION = "10"
 NORMAL, ELSEWHERE = "normal/", "elsewhere/"
 """How the names of things that are no failure begin in :func:`scores`."""
 
@@ -42,13 +43,20 @@ NORMAL, ELSEWHERE = "normal/", "elsewhere/"
 def words(text: str) -> list[str]:
     """Lower-case words, with compound identifiers also in their parts."""
     found: list[str] = []
+    known: dict[str, list[str]] = {}
     for word in _WORD.findall(text.lower().replace("-", " ")):
-        if word in _STOP:
-            continue
-        found.append(_stem(word))
-        if "_" in word:
-            found.extend(_stem(p) for p in word.split("_") if len(p) > 2 and p not in _STOP)
+        if word not in known:
+            known[word] = _folded(word)
+        found.extend(known[word])
     return found
+
+
+def _folded(word: str) -> list[str]:
+    """What a word counts as: its stem and those of its parts; nothing where it says nothing."""
+    if word in _STOP:
+        return []
+    parts = [p for p in word.split("_") if len(p) > 2 and p not in _STOP] if "_" in word else []
+    return [_stem(word), *map(_stem, parts)]
 
 
 def _stem(word: str) -> str:
@@ -65,9 +73,15 @@ def search(playbook: Playbook, query: str, limit: int = 5) -> list[tuple[str, fl
     return sorted(found, key=lambda item: (-item[1], item[0]))[:limit]
 
 
-def scores(playbook: Playbook, query: str) -> dict[str, float]:
-    """BM25 scores of all entries, and of all that is no failure, that share a word with ``query``."""
-    return _bm25(_search_index(playbook), list(dict.fromkeys(words(query)))[:MAX_QUERY_WORDS])
+def scores(playbook: Playbook, query: str | Mapping[str, float]) -> dict[str, float]:
+    """BM25 scores of all entries, and of all that is no failure, that share a word with ``query``.
+
+    Args:
+        playbook: the entries.
+        query: a text, or words as :func:`words` gives them with what each counts, from 0 to 1.
+    """
+    wanted = dict.fromkeys(words(query), 1.0) if isinstance(query, str) else query
+    return _bm25(_search_index(playbook), dict(list(wanted.items())[:MAX_QUERY_WORDS]))
 
 
 def telling_lines(playbook: Playbook, entry_id: str, text: str, limit: int) -> list[tuple[int, str]]:
@@ -94,7 +108,7 @@ def telling_lines(playbook: Playbook, entry_id: str, text: str, limit: int) -> l
 def rank_texts(texts: dict[str, str], query: str) -> list[str]:
     """Names of texts, nearest to the query first; plain BM25, without those that share no word with it."""
     counts = {name: Counter(words(text)) for name, text in texts.items()}
-    scores = _bm25(_inverted(counts), list(dict.fromkeys(words(query))))
+    scores = _bm25(_inverted(counts), dict.fromkeys(words(query), 1.0))
     return sorted(scores, key=lambda name: (-scores[name], name))
 
 
@@ -124,16 +138,16 @@ def _counts(postings: str) -> tuple[tuple[int, int], ...]:
     return tuple(zip(numbers, numbers, strict=True))
 
 
-def _bm25(index: _Index, wanted: Sequence[str]) -> dict[str, float]:
+def _bm25(index: _Index, wanted: Mapping[str, float]) -> dict[str, float]:
     lengths = index["lengths"]
     mean_length = sum(lengths.values()) / max(1, len(lengths)) or 1.0
     norms = [_K1 * (1 - _B + _B * length / mean_length) for length in lengths.values()]
     scores = [0.0] * len(lengths)
-    for term in wanted:
+    for term, weight in wanted.items():
         holding = _counts(index["postings"].get(term, ""))
         idf = math.log(1 + (len(lengths) - len(holding) + 0.5) / (len(holding) + 0.5))
         for place, count in holding:
-            scores[place] += idf * count * (_K1 + 1) / (count + norms[place])
+            scores[place] += weight * idf * count * (_K1 + 1) / (count + norms[place])
     return {name: score for name, score in zip(lengths, scores, strict=True) if score}
 
 
@@ -149,14 +163,15 @@ def _search_index(playbook: Playbook) -> _Index:
 
 def _load_index(playbook: Playbook) -> _Index:
     """The index as it is kept beside the compiled playbook, or made anew and kept."""
-    backgrounds = load_backgrounds(playbook.root.parent)
-    others = {NORMAL + thing.id: thing.words for thing in backgrounds.normal.values()}
-    others |= {ELSEWHERE + thing.id: thing.words for thing in backgrounds.elsewhere.values()}
-    key = hashlib.blake2b(f"{playbook.key}{others}".encode(), digest_size=16).hexdigest()
+    root = playbook.root.parent
+    key = hashlib.blake2b(f"{playbook.key}{backgrounds_key(root)}".encode(), digest_size=16).hexdigest()
     name = f"search{INDEX_VERSION}-{key}.json"
     kept = read_kept(name)
     if isinstance(kept, dict) and kept.keys() == _Index.__annotations__.keys():
         return cast("_Index", kept)
+    backgrounds = load_backgrounds(root)
+    others = {NORMAL + thing.id: thing.words for thing in backgrounds.normal.values()}
+    others |= {ELSEWHERE + thing.id: thing.words for thing in backgrounds.elsewhere.values()}
     texts = {thing: Counter(words(text)) for thing, text in others.items()}
     for entry in playbook.entries.values():
         _, sections = split_document(playbook.text(entry), entry.path)

@@ -17,8 +17,11 @@ from torchtriage.report import Scope, Signal
 from torchtriage.signals import SIGNALS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
+
+    Ways = list[tuple[re.Pattern[str], tuple[str, ...]]]
+    """How a thing is said: expressions, each with the words of which a sentence holds one that it matches."""
 
 MAX_EVIDENCE = 3
 _DENIED_WITHIN_CHARS = 32
@@ -46,26 +49,45 @@ class Statement:
 def said(text: str, artefact: str = "text") -> list[Signal]:
     """The signals ``said.*`` of a text, each once, with the sentences that say it."""
     found: dict[str, Signal] = {}
-    known = load_statements()
-    for sentence in sentences(text):
-        for statement, groups in _said_in(sentence.text, known):
-            evidence = quote_line(artefact, sentence.line_number, sentence.line, statement.signal)
+    read = list(sentences(text))
+    everything = [(s, list(zip(s.regexes, s.needed, strict=True))) for s in load_statements()]
+    possible = _possible(everything, "\n".join(s.text for s in read if s.text.isascii()).lower())
+    for sentence in read:
+        for statement, groups in _said_in(sentence.text, possible if sentence.text.isascii() else everything):
             signal = found.get(statement.signal)
+            if signal is not None and len(signal.evidence) >= MAX_EVIDENCE:
+                continue
+            evidence = quote_line(artefact, sentence.line_number, sentence.line, statement.signal)
             if signal is None:
                 facts = {name: _value(value) for name, value in groups.items() if value is not None}
                 ranks = [value for name, value in facts.items() if name == "rank" and isinstance(value, int)]
                 found[statement.signal] = Signal(
                     name=statement.signal, scope=Scope(ranks=ranks), facts=facts, evidence=[evidence]
                 )
-            elif len(signal.evidence) < MAX_EVIDENCE and evidence not in signal.evidence:
+            elif evidence not in signal.evidence:
                 signal.evidence.append(evidence)
     return list(found.values())
 
 
-def _said_in(sentence: str, known: tuple[Statement, ...]) -> Iterator[tuple[Statement, Mapping[str, str | None]]]:
+def _possible(known: Sequence[tuple[Statement, Ways]], lowered: str) -> list[tuple[Statement, Ways]]:
+    """Of all statements the ways that need no word, or one that occurs, with the words that do.
+
+    Nearly all fall out here, once per text, so that few are looked for in each of its sentences.
+    """
+    found: list[tuple[Statement, Ways]] = []
+    for statement, ways in known:
+        occurring = [(regex, needed, tuple(word for word in needed if word in lowered)) for regex, needed in ways]
+        if kept := [(regex, words) for regex, needed, words in occurring if words or not needed]:
+            found.append((statement, kept))
+    return found
+
+
+def _said_in(
+    sentence: str, known: Sequence[tuple[Statement, Ways]]
+) -> Iterator[tuple[Statement, Mapping[str, str | None]]]:
     lowered = sentence.lower() if sentence.isascii() else None  # other letters have more than one small form
-    for statement in known:
-        for regex, needed in zip(statement.regexes, statement.needed, strict=True):
+    for statement, ways in known:
+        for regex, needed in ways:
             if needed and lowered is not None and not any(word in lowered for word in needed):
                 continue
             match = regex.search(sentence)
