@@ -17,9 +17,7 @@ CASES = sorted((Path(__file__).parents[2] / "evals" / "cases").iterdir())
 
 # Cases that what is read today does not decide, and why.
 UNDECIDED = {
-    "case-005": "the memory snapshot, which is not judged yet, holds what was live",
     "case-013": "only one number in the log differs, and nothing failed",
-    "case-018": "memory snapshots were given and are not judged yet",
     "case-023": "nvidia-smi output is not judged yet",
     "case-055": "the run was looked at while it ran, and its end is not in the log",
     "case-056": "a lock that a rank waits for has no name",
@@ -31,6 +29,11 @@ UNDECIDED = {
     "case-091": "the run was looked at while it ran, and nothing has been logged for a while",
     "case-111": "the run was looked at while it ran, and both looks found it at a save",
     "case-112": "nothing is known of the rank that is gone: its log was not collected",
+    "case-117": "the snapshot was taken without a history",
+    "case-135": "the history's ring holds less than two steps",
+    "case-144": "captured graphs replay without allocations, so that no steps are seen",
+    "case-147": "only the first steps were recorded",
+    "case-153": "the history of either snapshot is too short to see steps",
 }
 # Cases that are judged wrongly today: each must leave this list when it is mended.
 MISJUDGED = {

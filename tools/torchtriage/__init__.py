@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from torchtriage.bundle.tool import collect
     from torchtriage.flight.tool import analyze_flight_recorder
     from torchtriage.knowledge.tool import playbook
+    from torchtriage.memory.tool import memory_snapshot
     from torchtriage.stacks.live import record_flamegraph
     from torchtriage.stacks.tool import dump_stacks
     from torchtriage.verdict.tool import explain_symptom, triage
@@ -26,6 +27,7 @@ _HOMES = {
     "collect": "torchtriage.bundle.tool",
     "dump_stacks": "torchtriage.stacks.tool",
     "explain_symptom": "torchtriage.verdict.tool",
+    "memory_snapshot": "torchtriage.memory.tool",
     "playbook": "torchtriage.knowledge.tool",
     "record_flamegraph": "torchtriage.stacks.live",
     "triage": "torchtriage.verdict.tool",
@@ -38,6 +40,7 @@ __all__ = [
     "collect",
     "dump_stacks",
     "explain_symptom",
+    "memory_snapshot",
     "playbook",
     "record_flamegraph",
     "triage",

@@ -276,6 +276,127 @@ class PlaybookHit(Model):
     score: float
 
 
+MemoryKind = Literal[
+    "activation_peak", "single_large_allocation", "optimizer_state", "parameters", "leak", "fragmentation",
+    "other_process", "history_truncated",
+]  # fmt: skip
+
+
+class MemoryHolder(Model):
+    """Blocks of one call site and one purpose; ``frames`` start at the call site, innermost first."""
+
+    bytes: int
+    blocks: int
+    category: str
+    sure: Literal["high", "medium", "low"]
+    site: str
+    frames: list[str] = []
+
+
+class MemoryRequest(Model):
+    """An allocation that failed."""
+
+    event: int
+    requested_bytes: int
+    device_free_bytes: int | None
+    allocated_bytes: int
+    reserved_bytes: int
+    stream: int
+    site: str
+    others_hold_bytes: int | None = Field(default=None, description="outside this process's allocator; from logs")
+
+
+class MemoryDevice(Model):
+    """One device in one snapshot. Holders and categories are those of the moment that is named."""
+
+    artefact: str
+    rank: int | None
+    device: int
+    reserved_bytes: int
+    allocated_bytes: int
+    active_bytes: int
+    requested_bytes: int
+    peak_allocated_bytes: int
+    peak_reserved_bytes: int
+    peak_event: int | None = Field(description="position in device_traces; null: before the first event that is left")
+    peak_time_us: int | None = None
+    fragmentation_bytes: int = Field(description="reserved and free: at the out-of-memory, else at the end")
+    largest_free_bytes: int
+    private_pool_bytes: int = 0
+    expandable_would_free_bytes: int = Field(
+        default=0, description="free in segments that hold live blocks: what expandable_segments could give back"
+    )
+    failed_requests: list[MemoryRequest] = []
+    moment: Literal["oom", "peak"]
+    by_category: dict[str, int] = {}
+    top_holders: list[MemoryHolder] = []
+    n_events: int = 0
+    n_steps: int = 0
+    history_truncated: bool | None = Field(default=None, description="null: it began late, and nothing tells")
+    timeline: list[tuple[int, int, int]] = Field(default=[], description="samples of (event, allocated, reserved)")
+
+
+class MemoryFinding(Model):
+    """Something that is wrong with a device's memory; the cause of an out-of-memory comes first."""
+
+    kind: MemoryKind
+    artefact: str
+    rank: int | None
+    device: int
+    bytes: int
+    sure: Literal["high", "medium", "low"]
+    says: str
+    call_site: str = ""
+    frames: list[str] = []
+    facts: dict[str, Any] = {}
+
+
+class MemoryFix(Model):
+    """What to change, and the bytes that it would free in this snapshot where that can be told."""
+
+    action: str
+    frees_bytes: int | None = None
+    unless: str = ""
+
+
+class MemoryChange(Model):
+    """A call site that holds more in one snapshot than in another."""
+
+    site: str
+    category: str
+    before_bytes: int
+    after_bytes: int
+    before_blocks: int = 0
+    after_blocks: int = 0
+
+
+class MemoryComparison(Model):
+    """Two moments of one rank, or one rank against its peers (whose typical value is ``before``)."""
+
+    of: Literal["moments", "ranks"]
+    rank: int | None = None
+    device: int | None = None
+    before: str
+    after: str
+    more_bytes: int
+    last_rank: bool = Field(default=False, description="of ranks: it is the last one, as the last pipeline stage is")
+    changes: list[MemoryChange] = []
+
+
+class MemoryReport(Report):
+    """Answer of ``memory_snapshot``."""
+
+    status: Literal["fault", "healthy", "inconclusive"]  # pyright: ignore[reportIncompatibleVariableOverride]
+    devices: list[MemoryDevice] = []
+    findings: list[MemoryFinding] = []
+    fixes: list[MemoryFix] = []
+    comparisons: list[MemoryComparison] = []
+    pinned_host_bytes: int = 0
+    culprits: Culprits = Culprits()
+    evidence: list[Evidence] = []
+    written: list[str] = Field(default=[], description="files that were written, when asked for")
+
+
 class PlaybookReport(Report):
     """Answer of ``playbook``: one entry whole, or the entries that fit best."""
 

@@ -27,6 +27,7 @@ def _models() -> dict[str, type[BaseModel]]:
         "signal": report.Signal,
         "dump-stacks": report.StacksReport,
         "analyze-flight-recorder": report.FlightReport,
+        "memory-snapshot": report.MemoryReport,
         "playbook": report.PlaybookReport,
         "collect": report.CollectReport,
         "record-flamegraph": report.FlamegraphReport,

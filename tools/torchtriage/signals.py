@@ -90,6 +90,9 @@ SIGNALS: dict[str, SignalSpec] = {
     "log.cuda_out_of_memory": _spec(
         "trouble", "the CUDA allocator could not serve a request, and the rank ended", "{requested_bytes} asked for"
     ),
+    "log.host_memory_refused": _spec(
+        "trouble", "memory of the host was refused, and the rank ended", "{requested_bytes} asked for"
+    ),
     "log.nonfinite_metric": _spec("trouble", "a training metric became NaN or infinite", "{metric} {first_seen}"),
     "log.metric_diverged": _spec("trouble", "a training metric grew many times over before it became non-finite"),
     "log.metric_outlier": _spec(
@@ -139,6 +142,7 @@ SIGNALS: dict[str, SignalSpec] = {
     "log.finished_on_some": _spec("neutral", "some ranks printed that they finished, and others did not"),
     "log.pattern": _spec("neutral", "a line matches a text that a playbook entry names"),
     "log.template": _spec("neutral", "a line is a message whose meaning is known"),
+    "log.version": _spec("neutral", "a log tells a version", "{package} {version}"),
     # a text in words
     "text.reads_like": _spec("neutral", "a text uses the words of one playbook entry"),
     # what a person says of the job
@@ -155,6 +159,7 @@ SIGNALS: dict[str, SignalSpec] = {
     "said.while_evaluating": _spec("neutral", "it is said to come with an evaluation"),
     "said.at_regular_times": _spec("neutral", "it is said to come at regular times"),
     "said.loss_exactly_zero": _spec("neutral", "the loss is said to be exactly zero"),
+    "said.version": _spec("neutral", "the text tells a version", "{package} {version}"),
     "said.setting_makes_it_go_away": _spec("neutral", "a setting is said to make it go away", "{setting}"),
     # stacks: the state of a rank's main thread, for the ranks of which it is true
     **{
@@ -194,6 +199,7 @@ SIGNALS: dict[str, SignalSpec] = {
     "proc.near_memory_limit": _spec(
         "neutral", "a control group uses nearly all memory that it may", "{share} of {limit_bytes} bytes"
     ),
+    "proc.version": _spec("neutral", "a bundle tells a version", "{package} {version}"),
     "proc.no_cpu_progress": _spec("neutral", "ranks used no CPU time between two looks", "in {seconds} s"),
     # nvidia-smi
     "gpu.spinning": _spec(
@@ -234,6 +240,30 @@ SIGNALS: dict[str, SignalSpec] = {
     "ras.missing_ranks": _spec("trouble", "processes of a communicator do not answer"),
     "ras.communicator_error": _spec("trouble", "NCCL recorded an error on ranks of a communicator"),
     "ras.in_step": _spec("neutral", "all ranks of all communicators launched the same numbers of operations"),
+    # memory snapshots
+    "memory.out_of_memory": _spec("trouble", "an allocation failed and was recorded", "{requested_bytes} at {site}"),
+    "memory.activation_peak": _spec(
+        "neutral", "an allocation failed when activations filled the GPU", "{held_bytes} of {allocated_bytes} at {site}"
+    ),
+    "memory.single_large_allocation": _spec(
+        "neutral", "one request as large as a good part of the GPU failed", "{requested_bytes} at {site}"
+    ),
+    "memory.optimizer_state": _spec("neutral", "an allocation for the optimizer's state failed", "{site}"),
+    "memory.parameters": _spec("neutral", "an allocation failed when parameters filled the GPU", "{site}"),
+    "memory.leak": _spec(
+        "trouble", "what one place allocates is kept from step to step", "{grown_bytes} over {n_steps} steps, {site}"
+    ),
+    "memory.fragmentation": _spec(
+        "neutral",
+        "an allocation failed although enough was reserved and free, in pieces or where it could not be used",
+        "{requested_bytes} asked for, {free_bytes} free in pieces of at most {largest_free_bytes}",
+    ),
+    "memory.other_process": _spec("neutral", "others hold the memory that a failed allocation lacked", "{other_bytes}"),
+    "memory.history_truncated": _spec("neutral", "a snapshot's history lost its oldest events"),
+    "memory.rank_heavier": _spec(
+        "neutral", "one rank's peak of memory is far above that of its peers", "{more_bytes} more, for {category}"
+    ),
+    "memory.steady": _spec("good", "memory does not grow from step to step, and no allocation failed"),
     # profiler traces
     "trace.straggler_host": _spec("trouble", "a rank reaches its collectives late while its GPU idles"),
     "trace.straggler_gpu": _spec("trouble", "a rank reaches its collectives late because its GPU computes longer"),

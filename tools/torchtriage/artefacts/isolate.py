@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -40,6 +40,7 @@ BASE_BYTES_COMPRESSED = 256 << 20
 BYTES_PER_COMPRESSED_BYTE = 600
 CEILING_BYTES = 2 << 30
 CEILING_BYTES_PER_FILE_BYTE = 8
+_TELL_EVERY_S = 1.0
 _PACKAGE_ROOT = Path(__file__).resolve().parents[2]
 _WORKER = Path(__file__).with_name("worker.py")
 
@@ -79,7 +80,7 @@ def read_isolated(
 def run_jobs(jobs: Sequence[Job], progress: Callable[[int, int], None] | None = None) -> list[Outcome]:
     """Run jobs, in parallel and isolated; outcomes come in the order of ``jobs``.
 
-    ``progress(done, total)`` is called, from other threads, as files are finished.
+    ``progress(done, total)`` is called, also from other threads, as files are finished, and each second while none is.
     """
     outcomes: list[Outcome | None] = [None] * len(jobs)
     small: list[int] = []
@@ -106,8 +107,13 @@ def run_jobs(jobs: Sequence[Job], progress: Callable[[int, int], None] | None = 
 
     if small:
         with ThreadPoolExecutor(n_workers) as pool:
-            for served in [pool.submit(_serve, jobs, share, finish, clock) for share in shares]:
-                served.result()
+            served = [pool.submit(_serve, jobs, share, finish, clock) for share in shares]
+            while wait(served, _TELL_EVERY_S).not_done:
+                with lock:
+                    if progress is not None:
+                        progress(done, len(jobs))
+            for one in served:
+                one.result()
     return [outcome for outcome in outcomes if outcome is not None]
 
 

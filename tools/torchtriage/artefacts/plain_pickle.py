@@ -11,8 +11,12 @@ import io
 import pickle
 from typing import Any, BinaryIO, NoReturn, cast
 
+from torchtriage.artefacts.streams import read_bounded
+
 MAX_NODES = 40_000_000
 MAX_DEPTH = 64
+MAX_SALVAGED_BYTES = 1 << 30
+_BUFFER_BYTES = 1 << 16
 _SCALARS = (type(None), bool, int, float, str, bytes)
 _CONTAINERS = (list, tuple, dict, set, frozenset)
 
@@ -50,19 +54,25 @@ class _SalvagingUnpickler(pickle._Unpickler):  # type: ignore[name-defined,misc]
 def load_plain(stream: BinaryIO) -> tuple[Any, str | None]:
     """Load one pickle; return its value and, when the bytes ended early, a note of what that means.
 
+    The bytes of a whole pickle are never all in memory; those of a damaged one are read again, from the beginning of
+    the stream, which can be gone back to.
+
     Raises:
         RefusedPickleError: it asks for an import, a call or a persistent object, or it is not a pickle.
         MemoryError, RecursionError: limits of the worker.
     """
-    data = stream.read()
+    # The C unpickler peeks; on a stream that cannot it makes a tiny read for each instruction, three times as slow.
+    reader = io.BufferedReader(stream, _BUFFER_BYTES)  # pyright: ignore[reportArgumentType]
     try:
-        # The C unpickler peeks; on a stream that cannot it makes a tiny read for each instruction, three times as slow.
-        value = _PlainUnpickler(io.BufferedReader(io.BytesIO(data), 1 << 16)).load()  # pyright: ignore[reportArgumentType]
+        value = _PlainUnpickler(reader).load()
     except RefusedPickleError:
         raise
     except (EOFError, pickle.UnpicklingError, ValueError, IndexError, KeyError, OverflowError, UnicodeDecodeError,
-            AttributeError, TypeError) as error:  # fmt: skip
-        return _salvage(data, error)
+            AttributeError, TypeError, OSError) as error:  # fmt: skip
+        stream.seek(0)
+        return _salvage(read_bounded(stream, MAX_SALVAGED_BYTES)[0], error)
+    finally:
+        reader.detach()
     return value, None
 
 

@@ -37,6 +37,7 @@ _MEMORY_KEYS = (b"segments", b"device_traces", b"allocator_settings", b"segment_
 _STACK_STARTS = re.compile(
     rb"^(?:Process \d+: .*\nPython v"  # py-spy
     rb"|Traceback for thread \d+"  # pystack
+    rb"|Thread \d{1,6} \(Thread 0x[0-9a-f]{1,16} \(LWP \d{1,10}\)"  # gdb
     rb"|(?:Current thread|Thread) 0x[0-9a-f]+ (?:\[.*\] )?\(most recent call first\):"
     rb"|Timeout \(\d+:\d+:\d+(?:\.\d+)?\)!\n(?:Current thread|Thread) 0x)",  # faulthandler
     re.MULTILINE,
@@ -50,7 +51,7 @@ _REFUSED = re.compile(
 )
 _STACK_LINE = re.compile(
     rb'^(?:Process \d+: |Python v\d|Thread \S+ \((?:active|idle)|    .* \(.*\)$|\s+File "|(?:\(Python\)|\(C\)) File '
-    rb"|Current thread 0x|Thread 0x|Timeout \(|Traceback for thread|\s+<no Python frame>)",
+    rb"|Current thread 0x|Thread 0x|Timeout \(|Traceback for thread|\s+<no Python frame>|#\d{1,4} {1,4}\S)",
 )
 _RAS = re.compile(rb"SERVER PROTOCOL \d+|NCCL version \S+ compiled with CUDA")
 # Every log of NCCL has its version line too: only what the RAS client writes around it makes it an answer.

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,10 @@ def load_view(path: str, compression: str | None, file_format: str) -> tuple[Any
     """
     limit = MAX_PICKLE_BYTES if file_format == "pickle" else MAX_VIEW_BYTES
     with open_stream(Path(path), compression) as stream:
+        if file_format == "pickle" and compression is None:
+            if os.fstat(stream.fileno()).st_size > limit:
+                raise UnreadableError(f"larger than {limit >> 30} GiB; not read")
+            return load_plain(stream)
         data, damaged = read_bounded(stream, limit + 1)
     if len(data) > limit:
         raise UnreadableError(f"larger than {limit >> 30} GiB; not read")

@@ -19,12 +19,14 @@ TASKS = {
     "view": "torchtriage.artefacts.view:view_task",
     "flight": "torchtriage.flight.read:summarise_task",
     "gpu": "torchtriage.gpu.read:read_task",
+    "memory": "torchtriage.memory.read:summarise_task",
     "gpu_unanswered": "torchtriage.gpu.read:failures_task",
     "proc": "torchtriage.bundle.proc_read:read_task",
     "ras": "torchtriage.ras.read:read_task",
     "sift": "torchtriage.logs.scan.sift:sift_task",
     "stacks": "torchtriage.stacks.read:read_task",
     "trace": "torchtriage.trace.read:summarise_task",
+    "versions": "torchtriage.bundle.version_read:versions_task",
 }
 
 CPU_SECONDS_BASE = 4

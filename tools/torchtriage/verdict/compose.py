@@ -119,9 +119,16 @@ def compose_several_runs(runs: Sequence[str], paths: Sequence[str]) -> Verdict:
 
 
 def _drop_what_ends_a_job(decision: Decision) -> None:
-    """A job that finished in good order neither hung nor crashed, whatever one moment of it looked like."""
-    ended = [a for a in decision.assessments if a.entry.branch in _ENDS_A_JOB]
-    decision.assessments = [a for a in decision.assessments if a.entry.branch not in _ENDS_A_JOB]
+    """A job that finished in good order neither hung nor crashed, whatever one moment of it looked like.
+
+    What a memory snapshot's history shows stays: a short run ends before a leak fills the GPU.
+    """
+    ended = [
+        a
+        for a in decision.assessments
+        if a.entry.branch in _ENDS_A_JOB and not any(o.kind == "memory" and o.health == "trouble" for o in a.observed)
+    ]
+    decision.assessments = [a for a in decision.assessments if a not in ended]
     decision.ruled_out[:0] = [(a.entry, "the job finished, and no rank reports a failure") for a in ended]
 
 

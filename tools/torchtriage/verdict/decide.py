@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from torchtriage.knowledge.templates import template_key
 from torchtriage.verdict.gather import pattern_key
+from torchtriage.verdict.versions import ByVersion, judge_versions
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -54,20 +55,29 @@ class Decision:
 
     assessments: list[Assessment] = field(default_factory=list[Assessment])
     ruled_out: list[tuple[Entry, str]] = field(default_factory=list[tuple["Entry", str]])
+    by_version: ByVersion = field(default_factory=ByVersion)
     goes_on: bool = False
     """Whether the job was seen to go on between two looks."""
+    excluded: frozenset[str] = frozenset()
+    """Modes for which nothing speaks and against which something does: words alone do not bring them back."""
 
 
 def decide(book: Playbook, observations: Sequence[Observation], ranks: Iterable[int]) -> Decision:
     """Assess every entry of the playbook; ``ranks`` are all ranks that are known."""
     view = _View(observations, frozenset(ranks))
-    decision = Decision()
+    decision = Decision(by_version=judge_versions(book.entries.values(), observations))
+    excluded: set[str] = set()
     for entry in book.entries.values():
-        found = _assess(entry, view)
-        if isinstance(found, Assessment):
+        found = _assess(entry, view, decision.by_version.supports.get(entry.id, ()))
+        if found is not None and (outdated := decision.by_version.outdated.get(entry.id)) is not None:
+            decision.ruled_out.insert(0, (entry, outdated))
+        elif isinstance(found, Assessment):
             decision.assessments.append(found)
         elif found is not None:
             decision.ruled_out.append((entry, found))
+        elif any(view.matching(e.condition) for e in entry.excludes if not e.condition.speaks_of_others):
+            excluded.add(entry.id)
+    decision.excluded = frozenset(excluded)
     decision.goes_on = _goes_on(view)
     if decision.goes_on:
         _rule_out_stalls(decision, "ranks went on between two looks at them", None)
@@ -201,8 +211,11 @@ def _unique(observed: Iterable[Observation]) -> tuple[Observation, ...]:
     return tuple({id(o): o for o in observed}.values())
 
 
-def _assess(entry: Entry, view: _View) -> Assessment | str | None:
-    """The entry's standing; a string says why it is ruled out although something speaks for it."""
+def _assess(entry: Entry, view: _View, versions: Sequence[Observation] = ()) -> Assessment | str | None:
+    """The entry's standing; a string says why it is ruled out although something speaks for it.
+
+    ``versions`` that work speak for an entry of later ones, where something else does.
+    """
     held, likely = None, None
     for proof in entry.proves:
         result = _hold(proof, view)
@@ -225,6 +238,7 @@ def _assess(entry: Entry, view: _View) -> Assessment | str | None:
     ]
     if best is None and not supports:
         return None
+    supports += versions
     culprit = best.ranks if best is not None else _meeting_of(supports)
     for exclusion in entry.excludes:
         against = view.matching(exclusion.condition)

@@ -35,10 +35,10 @@ TASK_OF_KIND = {
     "proc_facts": "proc",
     "nvidia_smi": "gpu",
     "manifest": "gpu_unanswered",
+    "memory_snapshot": "memory",
 }
 # Kinds that are recognised and say something about the job, of which nothing here judges all or any yet.
 UNJUDGED = {
-    "memory_snapshot": "memory snapshot",
     "nvidia_smi": "nvidia-smi output",
     "kernel_log": "kernel log",
     "config": "configuration",
@@ -112,12 +112,14 @@ def gather(inputs: Inputs, book: Playbook, progress: Callable[[int, int], None] 
     logs = inputs.of("log")
     findings.notes.extend(inputs.notes)
     jobs = [Job(TASK_OF_KIND[a.kind], a) for a in inputs.artefacts if a.kind in TASK_OF_KIND]
+    jobs += [Job("versions", a) for a in inputs.of("manifest")]
     patterns = log_patterns(book) if logs else None
     thinning = _thinning_jobs(logs, patterns) if patterns is not None else []
     outcomes = run_jobs([*jobs, *thinning], progress) if jobs or thinning else []
     sources = _log_sources(logs, thinning, outcomes[len(jobs) :], findings.losses) if logs else []
     outcomes = outcomes[: len(jobs)]
-    log_findings = scan_logs(sources, book, findings, patterns) if logs else None
+    kernel = _kernel_sources(inputs.of("kernel_log"), findings.losses)
+    log_findings = scan_logs(sources, book, findings, patterns, kernel) if logs else None
     rank_of_pid = dict(log_findings.rank_of_pid) if log_findings else {}
     if recorded := inputs.of("rank_note"):
         from torchtriage.stacks.tool import ranks_of_pids
@@ -145,30 +147,51 @@ def gather(inputs: Inputs, book: Playbook, progress: Callable[[int, int], None] 
 
 
 def scan_logs(
-    sources: Sequence[LogSource], book: Playbook, findings: Findings, patterns: PatternSet | None = None
+    sources: Sequence[LogSource],
+    book: Playbook,
+    findings: Findings,
+    patterns: PatternSet | None = None,
+    kernel_logs: Sequence[LogSource] = (),
 ) -> LogFindings:
     """Scan logs (or a pasted text) for events, the playbook's texts and known messages; add what was observed.
 
-    ``patterns`` are those of :func:`log_patterns`, where the caller has them already.
+    ``patterns`` are those of :func:`log_patterns`, where the caller has them already. Of ``kernel_logs`` only kills of
+    the job's own processes count.
     """
     from torchtriage.knowledge.templates import template_of_pattern
     from torchtriage.logs.analyze import analyze
+    from torchtriage.logs.ends.kernel_log import add_kills
     from torchtriage.logs.scan.messages import readings
     from torchtriage.logs.scan.read import scan
+    from torchtriage.logs.versions import is_version_pattern, version_signals
 
     known = {template.key: template for template in book.templates.values()}
     timeline = scan(sources, patterns or log_patterns(book))
+    add_kills(timeline, kernel_logs)
     found = analyze(timeline)
     findings.kinds_read.add("log")
     findings.ranks.update(found.ranks_seen)
     findings.observations.extend(_of_signal(s) for s in found.signals)
     findings.observations.extend(
-        _of_match(m) for m in found.pattern_matches if template_of_pattern(m.pattern_id) is None
+        _of_match(m)
+        for m in found.pattern_matches
+        if template_of_pattern(m.pattern_id) is None and not is_version_pattern(m.pattern_id)
     )
+    findings.observations.extend(_of_signal(s) for s in version_signals(timeline.hits))
     messages = readings(timeline.hits, {key: template.regex for key, template in known.items()})
     findings.observations.extend(_of_message(m, known[m.key]) for m in messages)
     findings.notes.extend(found.notes)
     return found
+
+
+def scan_log_files(logs: Sequence[Artefact], book: Playbook, findings: Findings) -> None:
+    """Read and scan log files alone, for a tool whose own evidence is of another kind."""
+    from torchtriage.artefacts.isolate import run_jobs
+
+    patterns = log_patterns(book)
+    thinning = _thinning_jobs(logs, patterns)
+    outcomes = run_jobs(thinning) if thinning else []
+    scan_logs(_log_sources(logs, thinning, outcomes, findings.losses), book, findings, patterns)
 
 
 def add_signals(signals: Iterable[Signal], findings: Findings) -> None:
@@ -179,10 +202,12 @@ def add_signals(signals: Iterable[Signal], findings: Findings) -> None:
 def log_patterns(book: Playbook) -> PatternSet:
     """Everything that the playbook looks for in logs: texts of its entries and the messages that it knows."""
     from torchtriage.logs.records import LogPattern, PatternSet
+    from torchtriage.logs.versions import version_patterns
 
     wanted = patterns_of(c for e in book.entries.values() for c in e.conditions())
     patterns = [LogPattern(id=key, text=text, regex=regex) for key, (text, regex) in wanted.items()]
     patterns += [pattern for template in book.templates.values() for pattern in template.patterns()]
+    patterns += version_patterns()
     return PatternSet(patterns)
 
 
@@ -215,6 +240,14 @@ def _log_sources(
     return sources
 
 
+def _kernel_sources(logs: Sequence[Artefact], losses: list[str]) -> list[LogSource]:
+    from torchtriage.artefacts.identity import identity_of
+    from torchtriage.artefacts.text import read_lines
+    from torchtriage.logs.records import LogSource
+
+    return [LogSource(log.name, read_lines(log, losses), host=identity_of(log.name).host) for log in logs]
+
+
 def _analyze_flight(outcomes: Sequence[Outcome], rank_of_pid: dict[int, int], findings: Findings) -> None:
     from torchtriage.flight.analyze import analyze
     from torchtriage.flight.tool import rank_dumps
@@ -229,14 +262,18 @@ def _analyze_flight(outcomes: Sequence[Outcome], rank_of_pid: dict[int, int], fi
 
 
 def _analyze_stacks(outcomes: Sequence[Outcome], rank_of_pid: dict[int, int], findings: Findings) -> None:
+    judge_stacks([(o.artefact.name, o.result) for o in outcomes], rank_of_pid, findings)
+
+
+def judge_stacks(
+    dumps: Sequence[tuple[str, Mapping[str, Any]]], rank_of_pid: Mapping[int, int], findings: Findings
+) -> None:
+    """Add what stack dumps (as ``stacks.read.read_task`` gives them) show."""
     from torchtriage.stacks.analyze import analyze
 
-    dumps: list[tuple[str, dict[str, Any]]] = []
-    for outcome in outcomes:
-        name, dump = outcome.artefact.name, outcome.result
+    for name, dump in dumps:
         findings.losses.extend(f"{clean_text(name)}: {clean_text(note)}" for note in dump["notes"])
         findings.notes.extend(f"{clean_text(name)}: {clean_text(note)}" for note in dump["choices"])
-        dumps.append((name, dump))
     if findings.members:
         rank_of_pid = {pid: rank for pid, rank in rank_of_pid.items() if rank in findings.members}
     found = analyze(dumps, rank_of_pid)
@@ -314,6 +351,13 @@ def _analyze_unanswered(outcomes: Sequence[Outcome], rank_of_pid: dict[int, int]
     findings.observations.extend(_of_signal(s) for s in unanswered([(o.artefact.name, o.result) for o in outcomes]))
 
 
+def _analyze_versions(outcomes: Sequence[Outcome], rank_of_pid: dict[int, int], findings: Findings) -> None:
+    from torchtriage.bundle.version_analyze import version_signals
+
+    del rank_of_pid
+    add_signals(version_signals([(o.artefact.name, o.result) for o in outcomes]), findings)
+
+
 def _analyze_traces(outcomes: Sequence[Outcome], rank_of_pid: dict[int, int], findings: Findings) -> None:
     from torchtriage.trace.analyze import analyze
 
@@ -321,6 +365,19 @@ def _analyze_traces(outcomes: Sequence[Outcome], rank_of_pid: dict[int, int], fi
     found = analyze([(o.artefact.name, o.result) for o in outcomes])
     findings.kinds_read.add("trace")
     findings.observations.extend(_of_signal(s) for s in found.signals)
+    findings.losses.extend(found.notes)
+
+
+def _analyze_memory(outcomes: Sequence[Outcome], rank_of_pid: dict[int, int], findings: Findings) -> None:
+    """Logs were read before: what they say of the GPU's size and of other processes is known by then."""
+    from torchtriage.memory.analyze import analyze, beside, snapshots_of
+
+    del rank_of_pid
+    snapshots = snapshots_of([(o.artefact.name, o.result) for o in outcomes])
+    found = analyze(snapshots, beside((o.name, o.ranks, o.facts) for o in findings.observations))
+    findings.kinds_read.add("memory")
+    findings.observations.extend(_of_signal(s) for s in found.signals if not _foreign(s, findings))
+    findings.ranks.update(s.rank for s in snapshots if s.rank is not None and not findings.members)
     findings.losses.extend(found.notes)
 
 
@@ -333,6 +390,8 @@ _ANALYZERS = {
     "trace": _analyze_traces,
     "gpu": _analyze_gpus,
     "gpu_unanswered": _analyze_unanswered,
+    "versions": _analyze_versions,
+    "memory": _analyze_memory,
 }
 
 

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from torchtriage.verdict.gather import Findings, Observation
 
-# What can only be said of a job when artefacts of these kinds were judged: a snapshot may show a leak, a kernel log an
-# Xid. nvidia-smi's output and configurations are often lying beside healthy jobs and decide nothing by themselves.
-_HIDES_TROUBLE = ("memory_snapshot", "kernel_log")
+# What can only be said of a job when artefacts of these kinds were judged: a kernel log may show an Xid. nvidia-smi's
+# output and configurations are often lying beside healthy jobs and decide nothing by themselves.
+_HIDES_TROUBLE = ("kernel_log",)
 # A profile that was read must itself say that all is well. Stacks, RAS answers and dumps taken on demand are one moment
 # of a job that finished afterwards: trouble in them counts, the lack of a good sign does not.
-_GOOD_SIGN = {"trace": "trace.balanced"}
+_GOOD_SIGN = {"trace": "trace.balanced", "memory": "memory.steady"}
 _MOMENTARY = frozenset({"ras", "stacks"})
 # What a log says of an end that was not good, apart from signals of trouble.
 _BAD_ENDS = frozenset({"log.left_loop_early", "log.stopped_early", "log.done_before_peers"})

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from torchtriage.artefacts.clean import clean_text
 from torchtriage.lazy_re import lazy_re
 from torchtriage.signals import SIGNALS
+from torchtriage.verdict.versions import SOURCES
 from torchtriage.wording import bytes_words, quoted, rank_words
 
 if TYPE_CHECKING:
@@ -162,8 +163,9 @@ def _same_call(a: Observation, b: Observation) -> bool:
 def telling(observations: Sequence[Observation]) -> list[Observation]:
     """What an undecided verdict should show: trouble first, then what is not plainly good."""
     order = {"trouble": 0, "neutral": 1, "good": 2}
-    # What known messages mean has a place of its own in the verdict.
-    found = [o for o in observations if o.evidence and o.name != "log.template" and o.kind != "said"]
+    # What known messages mean has a place of its own in the verdict; a version alone tells of nothing.
+    beside = {"log.template", *SOURCES}
+    found = [o for o in observations if o.evidence and o.name not in beside and o.kind != "said"]
     return sorted(
         found,
         key=lambda o: (o.name not in _FIRST_MOVERS and order[o.health], _place(o.name), o.order),

@@ -12,8 +12,8 @@ from torchtriage.artefacts.evidence import quote_line
 from torchtriage.knowledge.background import load_backgrounds
 from torchtriage.knowledge.search import telling_lines, words
 from torchtriage.knowledge.tree import load_tree
-from torchtriage.report import SUSPECTED_FROM, Candidate, NextCheck, Verdict
-from torchtriage.verdict.compose import MAX_CANDIDATES, compose
+from torchtriage.report import SUSPECTED_FROM, Candidate, NextCheck, RuledOut, Verdict
+from torchtriage.verdict.compose import MAX_CANDIDATES, MAX_RULED_OUT, compose
 from torchtriage.verdict.summary import says_something
 from torchtriage.verdict.words import Weighed, weigh
 
@@ -25,14 +25,18 @@ if TYPE_CHECKING:
     from torchtriage.verdict.decide import Decision
     from torchtriage.verdict.gather import Findings
 
-# How far words must lead, and how much must be said, before a mode is suspected for them alone; and the share of such
-# answers that are right, by that lead. Measured: benchmarks/symptoms.py, table "What a confidence is worth".
-MIN_LEAD, MIN_SCORE = 0.3, 34.0
-CONFIDENCE_BY_LEAD = ((0.4, 0.79), (MIN_LEAD, 0.7))
-CONFIDENCE_OPEN = (0.38, 0.15, 0.1, 0.07, 0.05)  # of the candidates of an open verdict, best first
+# How far words must lead, and how much must be said, before a mode is suspected for them alone, and from which lead on
+# they are as sure as words can be. Measured: benchmarks/symptoms.py, table "What a confidence is worth".
+MIN_LEAD, FULL_LEAD, MIN_SCORE = 0.2, 0.4, 34.0
+# Confidence of the best entry without any lead, just below and at the least lead, and at the full one.
+NO_LEAD, OPEN, LED, FULLY_LED = 0.34, 0.39, 0.65, 0.77
+SHOWN_AND_LED = 0.79  # where lines make likely what words alone lead to as well
+CONFIDENCE_OF_OTHERS = (0.15, 0.1, 0.07, 0.05)
 # From which share of the best entry's score on another field, or something normal, is what the text is about.
 ELSEWHERE_FROM, NORMAL_FROM, MIN_NORMAL_SCORE = 0.95, 0.85, 30.0
-ELSEWHERE_ALONE = 0.4  # below this, no other field is near
+OWN_WORDS = 2  # so many that no other field has, and the text is not about one, whatever else it fits
+# A text without this field's words: below this share no other field is near, from this score on this one is.
+ELSEWHERE_ALONE, MIN_SCORE_ALONE = 0.75, 24.0
 CONFIDENCE_OF_NO_FAILURE = 0.8
 MAX_EVIDENCE = 3
 _SHOWN_GOOD = frozenset({"log.steps_even", "log.finished"})
@@ -42,27 +46,38 @@ _GOOD_SIGNS = _SHOWN_GOOD | {"said.goes_well"}
 def compose_symptom(text: str, book: Playbook, decision: Decision, findings: Findings, paths: Sequence[str]) -> Verdict:
     """The verdict on a text: like :func:`compose`, with words where the evidence leaves something open."""
     verdict = compose("explain_symptom", book, decision, findings, paths)
-    if verdict.status in ("diagnosed", "healthy"):
+    if verdict.status == "healthy" or (verdict.status == "diagnosed" and paths):
         return verdict
     weighed = weigh(text, book, decision, findings)
     suspected = verdict.status == "suspected"
-    if not paths and not suspected:
-        strange = not findings.ranks and not _is_in_domain(text) and not _fits_here_alone(weighed)
-        if strange or weighed.elsewhere.share >= ELSEWHERE_FROM:
+    if suspected and not paths:  # what ends a process ends those of every field
+        if not findings.ranks and _fits_elsewhere(text, weighed, own_words=1):
+            return _out_of_domain(weighed)
+    elif not paths and verdict.status == "inconclusive":
+        elsewhere = not findings.ranks and _fits_elsewhere(text, weighed, own_words=OWN_WORDS)
+        if elsewhere or _is_strange(text, weighed, findings):
             return _out_of_domain(weighed)
         if _is_normal(weighed, findings):
             return _healthy(weighed, findings, text)
+    closer = None if paths or verdict.failure_mode is None else _closer_by_words(verdict, book, weighed, decision)
+    if closer is not None:
+        _suspect_closer(verdict, book, closer, _confidence(weighed), text)
+    if closer is not None or verdict.status == "diagnosed":
+        return verdict
     if _shows_only_good(findings, decision):
         return verdict
     alone = weighed.words_alone[0][0] if weighed.words_alone else None
-    if suspected and alone == verdict.failure_mode:  # what the lines make likely, the words say as well
-        verdict.candidates[0].confidence = max(verdict.confidence, _confidence(weighed))
-    _add_candidates(verdict, weighed)
+    if suspected and alone == verdict.failure_mode and _confidence(weighed) >= SUSPECTED_FROM:
+        verdict.candidates[0].confidence = SHOWN_AND_LED
+    _rule_out_outdated(verdict, weighed, decision)
+    _add_candidates(verdict, weighed, _contradicted(decision), {a.entry.id for a in decision.assessments})
     if suspected:
         return verdict
-    if alone is not None and not paths and _leads(alone, verdict, weighed):
+    possible = alone is not None and alone not in _contradicted(decision)
+    if alone is not None and possible and not paths and _leads(alone, verdict, weighed):
         confidence = _confidence(weighed)
-        if confidence >= SUSPECTED_FROM and not _tells_of_no_failure(weighed, findings):
+        known = findings.ranks or _known_words(text, "domain_words")
+        if known and confidence >= SUSPECTED_FROM and not _tells_of_no_failure(weighed, findings):
             _suspect(verdict, book, alone, confidence, text)
     branch = _branch_of(text)
     if verdict.status == "inconclusive" and not says_something(findings.observations):
@@ -79,11 +94,10 @@ def compose_symptom(text: str, book: Playbook, decision: Decision, findings: Fin
 
 def _confidence(weighed: Weighed) -> float:
     """How often the best entry is right when words alone lead to it as they do here."""
-    if weighed.best_score >= MIN_SCORE:
-        for lead, confidence in CONFIDENCE_BY_LEAD:
-            if weighed.lead >= lead:
-                return confidence
-    return CONFIDENCE_OPEN[0]
+    if weighed.best_score >= MIN_SCORE and weighed.lead >= MIN_LEAD and not weighed.is_bare:
+        beyond = min(1.0, (weighed.lead - MIN_LEAD) / (FULL_LEAD - MIN_LEAD))
+        return round(LED + beyond * (FULLY_LED - LED), 2)
+    return round(NO_LEAD + min(1.0, weighed.lead / MIN_LEAD) * (OPEN - NO_LEAD), 2)
 
 
 def _leads(entry_id: str, verdict: Verdict, weighed: Weighed) -> bool:
@@ -91,12 +105,49 @@ def _leads(entry_id: str, verdict: Verdict, weighed: Weighed) -> bool:
     return weighed.modes[0][0] == entry_id and all(r.failure_mode != entry_id for r in verdict.ruled_out)
 
 
-def _add_candidates(verdict: Verdict, weighed: Weighed) -> None:
-    """Order the candidates by evidence and words together; a suspected mode stays the first."""
-    ruled_out = {r.failure_mode for r in verdict.ruled_out}
+def _rule_out_outdated(verdict: Verdict, weighed: Weighed, decision: Decision) -> None:
+    """Say of what the words fit well, and the versions do not, that it is out, before all else that is."""
+    known = {r.failure_mode for r in verdict.ruled_out}
+    because = decision.by_version.outdated
+    found = [RuledOut(failure_mode=n, because=because[n]) for n in weighed.outdated if n not in known]
+    verdict.ruled_out = [*found, *verdict.ruled_out][:MAX_RULED_OUT]
+
+
+def _closer_by_words(verdict: Verdict, book: Playbook, weighed: Weighed, decision: Decision) -> str | None:
+    """What the words clearly fit, where the lines show only what it leads to: a killed process, an exception."""
+    alone = weighed.words_alone[0][0] if weighed.words_alone else None
+    if alone is None or alone in _contradicted(decision) or _confidence(weighed) < SUSPECTED_FROM:
+        return None
+    return alone if verdict.failure_mode in book.entries[alone].refines else None
+
+
+def _suspect_closer(verdict: Verdict, book: Playbook, entry_id: str, confidence: float, text: str) -> None:
+    """Put an entry before the one that the lines show, with the lines of both."""
+    shown, others = verdict.candidates[0], [c for c in verdict.candidates[1:] if c.failure_mode != entry_id]
+    shown.confidence = min(shown.confidence, OPEN)
+    lines = verdict.evidence
+    verdict.candidates = [Candidate(failure_mode=entry_id, confidence=confidence), shown, *others][:MAX_CANDIDATES]
+    _suspect(verdict, book, entry_id, confidence, text)
+    verdict.evidence = [*lines, *(e for e in verdict.evidence if e not in lines)]
+    verdict.ruled_out = [r for r in verdict.ruled_out if r.failure_mode != entry_id]
+
+
+def _contradicted(decision: Decision) -> set[str]:
+    """The entries that something speaks against; that nothing shows an entry does not count, where words may."""
+    return {entry.id for entry, _ in decision.ruled_out} | decision.excluded
+
+
+def _add_candidates(verdict: Verdict, weighed: Weighed, contradicted: set[str], shown: set[str]) -> None:
+    """Order the candidates by evidence and words together; a suspected mode stays the first.
+
+    Where the words fit nothing well, as those of a bare traceback, what the lines speak for comes before all else.
+    """
+    ruled_out = contradicted.union(weighed.outdated)
     first = [c for c in verdict.candidates if c.failure_mode == verdict.failure_mode]
     others = [name for name, _ in weighed.modes if name != verdict.failure_mode and name not in ruled_out]
-    steps = CONFIDENCE_OPEN[len(first) :]
+    if weighed.best_score < MIN_SCORE:
+        others.sort(key=lambda name: name not in shown)
+    steps = CONFIDENCE_OF_OTHERS if first else (min(OPEN, _confidence(weighed)), *CONFIDENCE_OF_OTHERS)
     room = MAX_CANDIDATES - len(first)
     verdict.candidates = [
         *first,
@@ -104,6 +155,8 @@ def _add_candidates(verdict: Verdict, weighed: Weighed) -> None:
     ]
     if verdict.candidates:
         verdict.confidence = verdict.candidates[0].confidence
+    named = {c.failure_mode for c in verdict.candidates}
+    verdict.ruled_out = [r for r in verdict.ruled_out if r.failure_mode not in named]
 
 
 def _suspect(verdict: Verdict, book: Playbook, entry_id: str, confidence: float, text: str) -> None:
@@ -139,7 +192,8 @@ def _is_normal(weighed: Weighed, findings: Findings) -> bool:
 def _shows_only_good(findings: Findings, decision: Decision) -> bool:
     """Whether it is an excerpt of a run in which nothing looks wrong, of which nobody says that something is."""
     good = any(o.health == "good" and o.kind != "said" for o in findings.observations)
-    return good and not decision.assessments and not any(o.kind == "said" for o in findings.observations)
+    said = any(o.kind == "said" and o.name != "said.version" for o in findings.observations)
+    return good and not decision.assessments and not said
 
 
 def _tells_of_no_failure(weighed: Weighed, findings: Findings) -> bool:
@@ -169,9 +223,16 @@ def _healthy(weighed: Weighed, findings: Findings, text: str) -> Verdict:
     )
 
 
-def _fits_here_alone(weighed: Weighed) -> bool:
-    """Whether a text without this field's usual words is still nearer to one of its failures than to another field."""
-    return weighed.best_score >= MIN_SCORE and weighed.elsewhere.share < ELSEWHERE_ALONE
+def _is_strange(text: str, weighed: Weighed, findings: Findings) -> bool:
+    """Whether a text has none of this field's words, and is not clearly nearer to one of its failures all the same."""
+    fits_here = weighed.best_score >= MIN_SCORE_ALONE and weighed.elsewhere.share < ELSEWHERE_ALONE
+    return not findings.ranks and not _known_words(text, "domain_words") and not fits_here
+
+
+def _fits_elsewhere(text: str, weighed: Weighed, own_words: int) -> bool:
+    """Whether another field fits as well as any failure, and fewer words than so many are this field's alone."""
+    own = _known_words(text, "domain_words") - _known_words(text, "shared_words")
+    return weighed.elsewhere.share >= ELSEWHERE_FROM and len(own) < own_words
 
 
 def _branch_of(text: str) -> dict[str, Any] | None:
@@ -183,9 +244,8 @@ def _branch_of(text: str) -> dict[str, Any] | None:
     return None
 
 
-def _is_in_domain(text: str) -> bool:
-    """Whether the text shares a word with this field's vocabulary (skill/decision_tree.yaml)."""
+def _known_words(text: str, vocabulary: str) -> set[str]:
+    """The words of a text that stand in a vocabulary of skill/decision_tree.yaml."""
     # Of "init_process_group" only the whole counts: its parts are words of every field.
-    terms = [words(term) for line in load_tree()["domain_words"] for term in line.split()]
-    known = {term[0] for term in terms if term}
-    return not known.isdisjoint(words(text))
+    terms = [words(term) for line in load_tree()[vocabulary] for term in line.split()]
+    return {term[0] for term in terms if term}.intersection(words(text))

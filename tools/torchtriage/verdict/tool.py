@@ -9,7 +9,7 @@ from torchtriage.knowledge.load import load_playbook
 from torchtriage.report import Verdict
 from torchtriage.verdict.compose import compose, compose_several_runs
 from torchtriage.verdict.decide import decide
-from torchtriage.verdict.gather import Findings, add_signals, gather, scan_logs
+from torchtriage.verdict.gather import Findings, add_signals, gather, judge_stacks, scan_logs
 from torchtriage.verdict.symptom import compose_symptom
 
 if TYPE_CHECKING:
@@ -88,6 +88,8 @@ def explain_symptom(
     """
     from torchtriage.logs.scan.read import text_source
     from torchtriage.prose.analyze import said
+    from torchtriage.prose.versions import versions_said
+    from torchtriage.stacks.pasted import pasted_dumps
 
     if not text.strip():
         raise BadCallError(
@@ -103,7 +105,9 @@ def explain_symptom(
         with open_inputs(paths, roots) as inputs:
             findings = gather(inputs, book, progress)
         names = path_names(paths)
-    scan_logs([text_source(text)], book, findings)
-    add_signals(said(text), findings)
+    scanned = scan_logs([text_source(text)], book, findings)
+    if dumps := pasted_dumps(text):
+        judge_stacks([("text", dump) for dump in dumps], scanned.rank_of_pid, findings)
+    add_signals([*said(text), *versions_said(text)], findings)
     decision = decide(book, findings.observations, findings.ranks)
     return compose_symptom(text, book, decision, findings, names)

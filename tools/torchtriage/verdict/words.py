@@ -8,11 +8,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from torchtriage.knowledge.search import ELSEWHERE, NORMAL, scores
+from torchtriage.knowledge.search import ELSEWHERE, MAX_LINE_CHARS, NORMAL, scores, words
+from torchtriage.prose.read import MAX_LINES
+from torchtriage.prose.telling import NOTHING, PROSE, telling
 from torchtriage.report import DIAGNOSED_FROM, SUSPECTED_FROM
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from torchtriage.knowledge.load import Playbook
     from torchtriage.verdict.decide import Decision
@@ -20,6 +22,9 @@ if TYPE_CHECKING:
 
 # What an observation that speaks for a mode is worth beside the words, as a share of the best score.
 SUPPORTED, LIKELY, PROVEN = 0.2, 0.4, 1.0
+_NEAREST = 5
+_FACTS = "config:"  # how the last line begins when it holds facts about the job
+MIN_TOLD_WORDS = 6  # fewer beside the lines that every failure of a kind prints, and those lines are all there is
 
 
 @dataclass(frozen=True)
@@ -42,6 +47,10 @@ class Weighed:
     """The same by words alone."""
     normal: NoFailure
     elsewhere: NoFailure
+    is_bare: bool = False
+    """Whether next to nothing was told beside such lines as every failure of a kind prints."""
+    outdated: tuple[str, ...] = ()
+    """Of the entries that the words fit best, those that the versions of the text rule out."""
 
     @property
     def best_score(self) -> float:
@@ -58,12 +67,25 @@ class Weighed:
 
 def weigh(text: str, book: Playbook, decision: Decision, findings: Findings) -> Weighed:
     """Hold a text against everything that is known in words."""
-    telling = without_symptoms(text, findings)
-    found = scores(book, telling)
-    everything = found if telling == text else scores(book, text)
-    words_alone = {name: score for name, score in found.items() if name in book.entries}
+    lines = text.split("\n", MAX_LINES)[:MAX_LINES]
+    weights = telling(text)
+    facts = max((n for n, line in enumerate(lines) if line.strip()), default=0)
+    if lines[facts].startswith(_FACTS):
+        weights[facts] = PROSE
+    symptoms = _symptom_lines(findings)
+    without = [NOTHING if n in symptoms else weight for n, weight in enumerate(weights, start=1)]
+    told = _weighted(line for line in zip(lines, without, strict=True) if not line[0].startswith(_FACTS))
+    is_bare = len(told) < MIN_TOLD_WORDS
+    # Who writes all in one line writes the cause beside the symptom.
+    found = scores(book, _weighted(zip(lines, weights if is_bare else without, strict=True)))
+    everything = scores(book, _weighted(zip(lines, weights, strict=True)))
+    versions = decision.by_version
+    all_words = {name: score for name, score in found.items() if name in book.entries}
+    words_alone = {name: score for name, score in all_words.items() if name not in versions.outdated}
     together = dict(words_alone)
     top = max(together.values(), default=1.0)
+    for name in versions.supports.keys() & together.keys():
+        together[name] += SUPPORTED * top
     for assessment in decision.assessments:
         worth = _worth(assessment.confidence) * top
         together[assessment.entry.id] = together.get(assessment.entry.id, 0.0) + worth
@@ -72,6 +94,8 @@ def weigh(text: str, book: Playbook, decision: Decision, findings: Findings) -> 
         words_alone=_ordered(words_alone),
         normal=_best(everything, NORMAL, book),
         elsewhere=_best(everything, ELSEWHERE, book),
+        is_bare=is_bare,
+        outdated=tuple(name for name, _ in _ordered(all_words)[:_NEAREST] if name in versions.outdated),
     )
 
 
@@ -92,12 +116,22 @@ def _best(found: Mapping[str, float], kind: str, book: Playbook) -> NoFailure:
     return NoFailure(name, score, score / max(best_entry, 1.0))
 
 
-def without_symptoms(text: str, findings: Findings) -> str:
-    """The text without the lines that every failure of their kind prints: a time-out speaks for no cause."""
-    symptoms = {
-        evidence.where
+def _weighted(lines: Iterable[tuple[str, float]]) -> dict[str, float]:
+    """The words of lines with what they count, those that count most first."""
+    found: dict[str, float] = {}
+    for line, weight in lines:
+        if weight > NOTHING:
+            for word in words(line[:MAX_LINE_CHARS]):
+                found[word] = max(weight, found.get(word, NOTHING))
+    return dict(sorted(found.items(), key=lambda item: -item[1]))
+
+
+def _symptom_lines(findings: Findings) -> set[int]:
+    """The numbers of the lines that every failure of their kind prints: a time-out speaks for no cause."""
+    return {
+        int(evidence.where)
         for observation in findings.observations
         if observation.name == "log.template" and observation.facts["role"] not in ("cause", "ambiguous")
         for evidence in observation.evidence
+        if evidence.where.isdecimal()
     }
-    return "\n".join(line for n, line in enumerate(text.split("\n"), start=1) if str(n) not in symptoms)

@@ -1,0 +1,1 @@
+"""torch.cuda.memory snapshots: read, holders, timeline, growth, fragmentation."""
