@@ -13,6 +13,7 @@ from torchtriage.artefacts.isolate import Job, run_jobs
 from torchtriage.errors import BadCallError
 from torchtriage.memory.analyze import MemoryFindings, analyze, beside, snapshots_of
 from torchtriage.memory.fixes import fixes_for
+from torchtriage.memory.judge import MIN_STEPS_FOR_HEALTHY, MIN_STEPS_OF_A_REST
 from torchtriage.memory.records import comparison_record, device_record, finding_record
 from torchtriage.report import Culprits, MemoryReport, NextCheck
 from torchtriage.wording import bytes_words, rank_words
@@ -60,6 +61,11 @@ def memory_snapshot(
         NoJobError: there is no such process.
         BadCallError: there is nothing to read, the process cannot be asked, or a file cannot be written.
     """
+    writes = html is not None or collapsed is not None
+    if writes:
+        from torchtriage.memory.export import check_targets
+
+        check_targets(html, collapsed, roots)
     if pid is not None:
         from torchtriage.bundle.folders import private_folder
         from torchtriage.memory.live import take_snapshot
@@ -70,7 +76,7 @@ def memory_snapshot(
         raise BadCallError("give the snapshots that the job wrote (torch.cuda.memory._dump_snapshot), or their folder")
     with open_inputs(paths, roots) as inputs:
         gaps = [*inputs.gaps, *inputs.unopened()]
-        args = {"flame": bool(html or collapsed)}
+        args = {"flame": writes}
         outcomes = run_jobs([Job("memory", artefact, args) for artefact in inputs.of("memory_snapshot")], progress)
         snapshots = snapshots_of([(o.artefact.name, o.result) for o in outcomes if o.error is None])
         logs = _beside(inputs)
@@ -100,7 +106,7 @@ def memory_snapshot(
         culprits=Culprits(ranks=_culprits(found)),
         evidence=_evidence(found),
     )
-    if html or collapsed:
+    if writes:
         from torchtriage.memory.export import write_files
 
         report.written = write_files(report, found, html=html, collapsed=collapsed, roots=roots)
@@ -185,7 +191,12 @@ def _what_is_missing(found: MemoryFindings) -> list[str]:
                 )
             elif not device["has_frames"]:
                 told.append(f"{where}: no stacks were recorded, so that call sites and steps cannot be told")
-            elif device["n_steps"] < 2 and not device["ooms"]:
+            elif device["truncated"] and device["n_steps"] < MIN_STEPS_OF_A_REST and not device["ooms"]:
+                told.append(
+                    f"{where}: the ring of the history holds too few steps to see growth: record with a larger "
+                    "max_entries, or compare with a snapshot of many steps later"
+                )
+            elif device["n_steps"] < MIN_STEPS_FOR_HEALTHY and not device["ooms"]:
                 told.append(f"{where}: fewer than three steps can be told apart, too few to see growth")
     return told
 

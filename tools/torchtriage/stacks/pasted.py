@@ -10,10 +10,11 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from torchtriage.lazy_re import lazy_re
-from torchtriage.stacks.text_dumps import TextDumps
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from torchtriage.stacks.text_dumps import TextDumps
 
 MAX_LINES = 100_000
 MAX_LINE_CHARS = 4000
@@ -85,6 +86,9 @@ class _Stream:
             return []
         if _START.match(stripped):
             if self._dumps is None:
+                # Most texts hold no stack, and need none of the readers.
+                from torchtriage.stacks.text_dumps import TextDumps
+
                 self._dumps = TextDumps()
             self._indent = indent
             self._dumps.feed(number, stripped)
