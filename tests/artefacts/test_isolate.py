@@ -114,3 +114,12 @@ def test_a_pickle_of_more_than_a_gigabyte_is_not_read(tmp_path: Path) -> None:
     os.truncate(path, 3 << 29)
     with open_inputs([str(path)]) as inputs, pytest.raises(UnreadableError, match="larger than 1 GiB"):
         view_value(inputs.artefacts[0], "/version")
+
+
+def test_that_a_long_read_goes_on_is_told_before_it_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torchtriage.artefacts.isolate._TELL_EVERY_S", 0.001)
+    told: list[tuple[int, int]] = []
+    job = Job("view", _artefact(tmp_path / "dump", GOOD), {"pointer": ""})
+    run_jobs([job], lambda done, total: told.append((done, total)))
+    assert told[0] == (0, 1)
+    assert (1, 1) in told

@@ -114,6 +114,8 @@ def _fold(stacks: list[list[Any]]) -> Any:
             if inside_list:
                 below.pop()
                 continue
+            if len(items) % 2 and len(items) > 2 and isinstance(items[-1], list) and items[-2] == []:
+                items[-2].append(items.pop())  # the only item of a list is put into it without a MARK
             whole = items[: len(items) // 2 * 2]
             for key, value in zip(whole[::2], whole[1::2], strict=True):
                 if isinstance(key, (str, int, bytes)):

@@ -161,7 +161,9 @@ def _json_kind(text: bytes) -> str | None:
         return "stack_dump"
     if any(b'"' + key + b'"' in text for key in _FLIGHT_KEYS[:4]):
         return "flight_recorder"
-    if b'"segments"' in text and b'"device_traces"' in text:
+    if b'"device_traces"' in text and (b'"segments"' in text or b'"action"' in text):
+        return "memory_snapshot"
+    if b'"segment_type"' in text and b'"total_size"' in text:  # the traces may only come far behind the segments
         return "memory_snapshot"
     if b'"proc_facts"' in text and b'"start_ticks"' in text:
         return "proc_facts"

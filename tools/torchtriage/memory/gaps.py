@@ -13,7 +13,8 @@ from torchtriage.memory.columns import ALLOC, SEGMENT_ALLOC, SEGMENT_MAP, SEGMEN
 
 if TYPE_CHECKING:
     from torchtriage.memory.columns import Columns
-    from torchtriage.memory.replay import Now, Replay
+    from torchtriage.memory.replay import Replay
+    from torchtriage.memory.segments import Now
 
 SMALL_REQUEST_BYTES = 1 << 20
 """Requests up to this come from segments of their own (torch's kSmallSize)."""
@@ -95,7 +96,20 @@ def _ranges_at(columns: Columns, now: Now, moment: int) -> list[_Range]:
         else:
             stream, pool = columns.lanes[columns.lane[index]]
             insort(ranges, (address, size, stream, pool, size > 2 * SMALL_REQUEST_BYTES))
-    return ranges
+    expandable = SEGMENT_UNMAP in columns.action or any(segment.expandable for segment in now.segments)
+    return _joined(ranges) if expandable else ranges
+
+
+def _joined(ranges: list[_Range]) -> list[_Range]:
+    """Pieces of an expandable segment that lie next to each other are one: a block may reach over both."""
+    joined: list[_Range] = []
+    for one in ranges:
+        address, size, stream, pool, large = joined[-1] if joined else (0, 0, 0, (0, 0), False)
+        if joined and (address + size, stream, pool) == (one[0], one[2], one[3]):
+            joined[-1] = (address, size + one[1], stream, pool, large or one[4])
+        else:
+            joined.append(one)
+    return joined
 
 
 def _cut(ranges: list[_Range], start: int, end: int) -> None:

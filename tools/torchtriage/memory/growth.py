@@ -35,6 +35,7 @@ _LONGER_WAIT = 1.5
 _MIN_ACTIVATION_BYTES = 1 << 16
 _WARM_UP_SHARE = 0.2
 _MIN_STARTS = 2
+_LONG_AFTER = 4
 _MIN_SHARE_OF_FEW = 0.02
 
 Place = tuple[int, int]
@@ -61,13 +62,14 @@ class Grown:
 def grown_sites(columns: Columns, replay: Replay, stacks: Stacks, starts: Sequence[int], peak: int) -> list[Grown]:
     """Places whose live bytes rise from step to step, largest growth first."""
     few = len(starts) < MIN_RISES + 2
-    if len(starts) < _MIN_STARTS:
+    if len(starts) < _MIN_STARTS or _is_over(starts, len(columns)):
         return []
     moments = [*starts, len(columns) - 1] if few else starts
     n_samples = min(len(moments), MAX_SAMPLES)
     series_bytes, series_blocks = _sampled(columns, replay, stacks, moments, n_samples)
     warm_up = 0 if few else max(1, round(n_samples * _WARM_UP_SHARE))
-    rounds = len(starts) - round(len(starts) * warm_up / n_samples)
+    # From the first sample that counts to the last.
+    rounds = max(1, round((len(moments) - 1) * (n_samples - 1 - warm_up) / max(1, n_samples - 1)))
     share = _MIN_SHARE_OF_FEW if few else MIN_SHARE_OF_PEAK
     rising: dict[Place, list[int]] = {}
     for place, series in series_bytes.items():
@@ -77,11 +79,30 @@ def grown_sites(columns: Columns, replay: Replay, stacks: Stacks, starts: Sequen
     last_live = _last_live(columns, replay, stacks, set(rising))
     grown: list[Grown] = []
     for place, last in last_live.items():
+        if _one_for_each_stream(columns, replay, stacks, place):
+            continue
         gained = rising[place][-1] - rising[place][warm_up]
         blocks = series_blocks[place][-1] - series_blocks[place][warm_up]
-        grown.append(Grown(place, columns.stack[last], gained, blocks, rounds, gained // max(1, rounds),
+        grown.append(Grown(place, columns.stack[last], gained, blocks, rounds, gained // rounds,
                            rising[place], last, few))  # fmt: skip
     return sorted(grown, key=lambda g: (-g.grown_bytes, g.place))
+
+
+def _is_over(starts: Sequence[int], n_events: int) -> bool:
+    """Whether the job had left the loop for long: what it built up there is what it goes on to work with."""
+    return n_events - starts[-1] > _LONG_AFTER * max(after - before for before, after in pairwise(starts))
+
+
+def _one_for_each_stream(columns: Columns, replay: Replay, stacks: Stacks, place: Place) -> bool:
+    """Whether a place keeps one block of a kind on each of several streams, as libraries do with their workspaces."""
+    streams: dict[tuple[int, int], int] = {}
+    for index in range(len(columns)):
+        if columns.action[index] == ALLOC and replay.freed_at[index] < 0:
+            stack = stacks.stacks[columns.stack[index]]
+            if (stack.site, stack.leaf) == place:
+                key = (columns.lanes[columns.lane[index]][0], columns.size[index])
+                streams[key] = streams.get(key, 0) + 1
+    return len({stream for stream, _ in streams}) >= MIN_RISES and max(streams.values()) == 1
 
 
 def keeps_a_graph(columns: Columns, stacks: Stacks, starts: Sequence[int], grown: Sequence[Grown]) -> bool:

@@ -6,11 +6,13 @@ given back and by whom, and from its pool; how sure that is, is told with it. St
 
 from __future__ import annotations
 
+from array import array
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from torchtriage.memory import frames
+from torchtriage.memory.columns import ALLOC
 from torchtriage.memory.replay import live_at
 
 if TYPE_CHECKING:
@@ -18,7 +20,8 @@ if TYPE_CHECKING:
 
     from torchtriage.memory.columns import Columns
     from torchtriage.memory.frames import Stacks
-    from torchtriage.memory.replay import Block, Now, Replay
+    from torchtriage.memory.replay import Replay
+    from torchtriage.memory.segments import Block, Now
 
 MAX_HOLDERS = 60
 _HIGH, _MEDIUM, _LOW = _DOUBT = ("high", "medium", "low")
@@ -53,6 +56,8 @@ class Course:
     has_frames: bool
     after_backward: list[int]
     """Events of the optimizer, or of a forward that is none of a recomputation."""
+    allocations: array[int]
+    """Events that allocate, where frees have no stack of their own; else empty."""
     grown: frozenset[tuple[int, int]] = frozenset()
     """Places that hold more after every step."""
     parameter_sizes: set[int] = field(default_factory=set[int])
@@ -67,7 +72,10 @@ def course_of(columns: Columns, now: Now, replay: Replay, stacks: Stacks, starts
     ]
     after_backward = [index for index, number in enumerate(columns.stack) if ends_backward[number]]
     private = sorted((s.address, s.address + s.total) for s in now.segments if s.pool != (0, 0))
-    return Course(columns, now, replay, stacks, starts, private, any(columns.stack), after_backward)
+    allocations = array("i")
+    if all(freed < 0 or columns.stack[freed] == columns.stack[index] for index, freed in enumerate(replay.freed_at)):
+        allocations = array("i", (index for index, action in enumerate(columns.action) if action == ALLOC))
+    return Course(columns, now, replay, stacks, starts, private, any(columns.stack), after_backward, allocations)
 
 
 def holders_at(known: Course, moment: int, device: int) -> tuple[list[Holder], dict[str, int], list[tuple[int, int]]]:
@@ -204,7 +212,12 @@ def _outlives_step(known: Course, index: int) -> bool:
 
 
 def _frees_in(known: Course, freed: int) -> str:
-    """In which phase a block was given back: in ``backward``, or ``between`` phases by the user's or torch's code."""
+    """In which phase a block was given back: in ``backward``, or ``between`` phases by the user's or torch's code.
+
+    Where frees only repeat the stack of the allocation, what was allocated last before tells the phase.
+    """
+    if known.allocations:
+        freed = known.allocations[max(0, bisect_right(known.allocations, freed) - 1)]
     number = known.columns.stack[freed]
     marks = known.stacks.stacks[number].marks
     if marks & frames.BACKWARD or (not number and known.has_frames):

@@ -17,7 +17,8 @@ from torchtriage.memory.frames import Stacks
 from torchtriage.memory.gaps import Gaps, gaps_at
 from torchtriage.memory.growth import grown_sites, keeps_a_graph
 from torchtriage.memory.holders import MAX_HOLDERS, Holder, course_of, holders_at, purpose_of
-from torchtriage.memory.replay import MAX_BYTES, Now, Replay, device_of, read_segments, replay
+from torchtriage.memory.replay import Replay, replay
+from torchtriage.memory.segments import MAX_BYTES, Now, device_of, read_segments
 from torchtriage.memory.steps import rounds_at_the_end, step_starts
 
 MAX_DEVICES = 64
