@@ -64,6 +64,11 @@ def test_any_text_can_be_read(text: str) -> None:
         assert signal.evidence
 
 
+@given(st.lists(st.sampled_from([line for _, line in EXAMPLES + NEAR_MISSES]), min_size=1, max_size=6))
+def test_a_text_says_what_its_lines_say(lines: list[str]) -> None:
+    assert {s.name for s in said("\n".join(lines))} == {s.name for line in lines for s in said(line)}
+
+
 def test_what_is_quoted_in_a_sentence_is_not_said() -> None:
     assert "said.fails" not in {s.name for s in said("We see `this can leak resources` at the end of the run.")}
     assert "said.fails" in {s.name for s in said("We see `a line` and then it hangs.")}

@@ -18,7 +18,7 @@ from torchtriage.verdict.summary import says_something
 from torchtriage.verdict.words import Weighed, weigh
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from torchtriage.knowledge.load import Playbook
     from torchtriage.report import Evidence
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 # How far words must lead, and how much must be said, before a mode is suspected for them alone, and from which lead on
 # they are as sure as words can be. Measured: benchmarks/symptoms.py, table "What a confidence is worth".
-MIN_LEAD, FULL_LEAD, MIN_SCORE = 0.2, 0.4, 34.0
+MIN_LEAD, FULL_LEAD, MIN_SCORE = 0.2, 0.4, 29.0
 # Confidence of the best entry without any lead, just below and at the least lead, and at the full one.
 NO_LEAD, OPEN, LED, FULLY_LED = 0.34, 0.39, 0.65, 0.77
 SHOWN_AND_LED = 0.79  # where lines make likely what words alone lead to as well
@@ -61,7 +61,7 @@ def compose_symptom(text: str, book: Playbook, decision: Decision, findings: Fin
             return _healthy(weighed, findings, text)
     closer = None if paths or verdict.failure_mode is None else _closer_by_words(verdict, book, weighed, decision)
     if closer is not None:
-        _suspect_closer(verdict, book, closer, _confidence(weighed), text)
+        _suspect_closer(verdict, book, closer, _confidence(weighed, book.entries[closer].refines), text)
     if closer is not None or verdict.status == "diagnosed":
         return verdict
     if _shows_only_good(findings, decision):
@@ -70,7 +70,7 @@ def compose_symptom(text: str, book: Playbook, decision: Decision, findings: Fin
     if suspected and alone == verdict.failure_mode and _confidence(weighed) >= SUSPECTED_FROM:
         verdict.candidates[0].confidence = SHOWN_AND_LED
     _rule_out_outdated(verdict, weighed, decision)
-    _add_candidates(verdict, weighed, _contradicted(decision), {a.entry.id for a in decision.assessments})
+    _add_candidates(verdict, book, weighed, decision)
     if suspected:
         return verdict
     possible = alone is not None and alone not in _contradicted(decision)
@@ -92,12 +92,13 @@ def compose_symptom(text: str, book: Playbook, decision: Decision, findings: Fin
     return verdict
 
 
-def _confidence(weighed: Weighed) -> float:
-    """How often the best entry is right when words alone lead to it as they do here."""
-    if weighed.best_score >= MIN_SCORE and weighed.lead >= MIN_LEAD and not weighed.is_bare:
-        beyond = min(1.0, (weighed.lead - MIN_LEAD) / (FULL_LEAD - MIN_LEAD))
+def _confidence(weighed: Weighed, beside: Collection[str] = ()) -> float:
+    """How often the best entry is right when words alone lead to it as they do here; ``beside`` are no rivals of it."""
+    lead = weighed.lead_beside(beside)
+    if weighed.best_score >= MIN_SCORE and lead >= MIN_LEAD and not weighed.is_bare:
+        beyond = min(1.0, (lead - MIN_LEAD) / (FULL_LEAD - MIN_LEAD))
         return round(LED + beyond * (FULLY_LED - LED), 2)
-    return round(NO_LEAD + min(1.0, weighed.lead / MIN_LEAD) * (OPEN - NO_LEAD), 2)
+    return round(NO_LEAD + min(1.0, lead / MIN_LEAD) * (OPEN - NO_LEAD), 2)
 
 
 def _leads(entry_id: str, verdict: Verdict, weighed: Weighed) -> bool:
@@ -116,9 +117,9 @@ def _rule_out_outdated(verdict: Verdict, weighed: Weighed, decision: Decision) -
 def _closer_by_words(verdict: Verdict, book: Playbook, weighed: Weighed, decision: Decision) -> str | None:
     """What the words clearly fit, where the lines show only what it leads to: a killed process, an exception."""
     alone = weighed.words_alone[0][0] if weighed.words_alone else None
-    if alone is None or alone in _contradicted(decision) or _confidence(weighed) < SUSPECTED_FROM:
+    if alone is None or alone in _contradicted(decision) or verdict.failure_mode not in book.entries[alone].refines:
         return None
-    return alone if verdict.failure_mode in book.entries[alone].refines else None
+    return alone if _confidence(weighed, book.entries[alone].refines) >= SUSPECTED_FROM else None
 
 
 def _suspect_closer(verdict: Verdict, book: Playbook, entry_id: str, confidence: float, text: str) -> None:
@@ -137,16 +138,21 @@ def _contradicted(decision: Decision) -> set[str]:
     return {entry.id for entry, _ in decision.ruled_out} | decision.excluded
 
 
-def _add_candidates(verdict: Verdict, weighed: Weighed, contradicted: set[str], shown: set[str]) -> None:
+def _add_candidates(verdict: Verdict, book: Playbook, weighed: Weighed, decision: Decision) -> None:
     """Order the candidates by evidence and words together; a suspected mode stays the first.
 
     Where the words fit nothing well, as those of a bare traceback, what the lines speak for comes before all else.
     """
-    ruled_out = contradicted.union(weighed.outdated)
+    ruled_out = _contradicted(decision).union(weighed.outdated)
+    shown = {assessment.entry.id for assessment in decision.assessments}
     first = [c for c in verdict.candidates if c.failure_mode == verdict.failure_mode]
     others = [name for name, _ in weighed.modes if name != verdict.failure_mode and name not in ruled_out]
     if weighed.best_score < MIN_SCORE:
         others.sort(key=lambda name: name not in shown)
+    # Of an exception and what it is an exception of, the latter is asked for.
+    alone = weighed.words_alone[0][0] if weighed.words_alone else None
+    if alone in others and weighed.lead >= MIN_LEAD and others[0] in book.entries[alone].refines:
+        others.sort(key=lambda name: name != alone)
     steps = CONFIDENCE_OF_OTHERS if first else (min(OPEN, _confidence(weighed)), *CONFIDENCE_OF_OTHERS)
     room = MAX_CANDIDATES - len(first)
     verdict.candidates = [

@@ -14,7 +14,7 @@ from torchtriage.prose.telling import NOTHING, PROSE, telling
 from torchtriage.report import DIAGNOSED_FROM, SUSPECTED_FROM
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
     from torchtriage.knowledge.load import Playbook
     from torchtriage.verdict.decide import Decision
@@ -60,9 +60,12 @@ class Weighed:
     @property
     def lead(self) -> float:
         """How far the best entry's words stand before the second's: 0 (not at all) to 1."""
-        if len(self.words_alone) < 2:
-            return 0.0
-        return 1 - self.words_alone[1][1] / self.words_alone[0][1]
+        return self.lead_beside(())
+
+    def lead_beside(self, others: Collection[str]) -> float:
+        """The same, where some entries are no rivals of the best one: what it refines shares its words."""
+        rivals = [score for name, score in self.words_alone[1:] if name not in others]
+        return 1 - rivals[0] / self.best_score if rivals else 0.0
 
 
 def weigh(text: str, book: Playbook, decision: Decision, findings: Findings) -> Weighed:
