@@ -103,6 +103,9 @@ def analyze(snapshots: Sequence[Snapshot], logs: Mapping[int | None, Beside] | N
                 found.signals.append(_out_of_memory(snapshot, device))
     found.differences = [*compare_moments(snapshots), *compare_ranks(snapshots)]
     found.signals.extend(_heavier(d, snapshots) for d in found.differences if d.of == "ranks")
+    last_stages = {d.after for d in found.differences if d.last_rank}
+    for one in found.judged:
+        one.finding.facts["last_stage"] = one.snapshot.artefact in last_stages
     for grown in _grown_between(found):
         found.judged.insert(len(found.faults), grown)
         found.signals.append(_signal(grown))

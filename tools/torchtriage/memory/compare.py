@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 HEAVIER_FROM = 0.15
 HEAVIER_FROM_BYTES = 64 << 20
 MAX_CHANGES = 20
+MIN_STAGES = 3
+"""Ranks from which on the last one may be the last stage of a pipeline."""
 MAX_PAIRS = 16
 
 
@@ -99,7 +101,8 @@ def compare_ranks(snapshots: Sequence[Snapshot]) -> list[Difference]:
             found.append(
                 Difference(
                     "ranks", rank, device["device"], latest[peer_rank].artefact, latest[rank].artefact, more,
-                    _changes(peer["holders"], device["holders"]), typical, rank == max(busiest), len(busiest),
+                    _changes(peer["holders"], device["holders"]), typical,
+                    len(busiest) >= MIN_STAGES and rank == max(busiest), len(busiest),
                 )
             )  # fmt: skip
     return sorted(found, key=lambda d: -d.more_bytes)[:MAX_PAIRS]

@@ -13,8 +13,8 @@ from typing import Any, cast
 
 (
     OPTIMIZER, BACKWARD, RECOMPUTE, LOADING, SETUP, COMMUNICATION, FORWARD, KV_CACHE, GRAPH, EVALUATION, WORKSPACE,
-    STATE_DICT,
-) = (1 << bit for bit in range(12))  # fmt: skip
+    STATE_DICT, GENERATION,
+) = (1 << bit for bit in range(13))  # fmt: skip
 NATIVE, NATIVE_OPERATION, BACKWARD_NODE, TORCH, LIBRARY, USER = range(6)
 MAX_FRAMES = 512
 MAX_STACKS = 400_000
@@ -89,6 +89,7 @@ _MARKS: tuple[tuple[int, re.Pattern[str]], ...] = (
         STATE_DICT,
         re.compile(r":_?(?:full_|gather_|sharded_|get_model_|get_)?(?:model_)?state_dict\w{0,24}$|:full_tensor$"),
     ),
+    (GENERATION, re.compile(r":_?(?:generate\w{0,24}|decode_\w{1,24}|greedy_\w{1,24}|beam_search|sample_tokens?)$")),
     (
         FORWARD,
         re.compile(
@@ -193,7 +194,9 @@ class Stacks:
         if stack.site < 0:
             return []
         start = stack.frames.index(stack.site)
-        python = [self.frames[f].text for f in stack.frames[start:] if self.frames[f].kind >= TORCH]
+        # Between two lines of the job's own code the library's are of no interest.
+        least = USER if self.frames[stack.site].kind == USER else TORCH
+        python = [self.frames[f].text for f in stack.frames[start:] if self.frames[f].kind >= least]
         return (python or [self.frames[stack.site].text])[:most]
 
     def _number_of_frame(self, frame: Any) -> int:

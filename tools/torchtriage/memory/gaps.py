@@ -35,6 +35,8 @@ class Lane:
     in_used_segments_bytes: int = 0
     """In segments that hold live blocks too, so that they cannot be given back to the driver."""
     n_gaps: int = 0
+    pins: dict[int, list[int]] = field(default_factory=dict[int, list[int]])
+    """Of the live blocks that keep those segments, by stack: bytes and blocks."""
 
 
 @dataclass
@@ -54,7 +56,7 @@ def gaps_at(columns: Columns, now: Now, replay: Replay, moment: int) -> Gaps:
     """The gaps just after the event ``moment``."""
     ranges = _ranges_at(columns, now, moment)
     live = _live_blocks(columns, now, replay, moment)
-    addresses = [address for address, _ in live]
+    addresses = [address for address, _, _ in live]
     lanes: dict[tuple[int, tuple[int, int], bool], Lane] = {}
     here = 0
     for start, size, stream, pool, large in ranges:
@@ -63,12 +65,14 @@ def gaps_at(columns: Columns, now: Now, replay: Replay, moment: int) -> Gaps:
         here, end, used = max(here, start), start + size, False
         position = max(0, bisect_right(addresses, here) - 1)
         gaps: list[int] = []
+        blocks: list[tuple[int, int]] = []
         while position < len(live) and live[position][0] < end:
-            address, block = live[position]
+            address, block, stack = live[position]
             position += 1
             if address + block <= here:
                 continue
             used = True
+            blocks.append((stack, block))
             if address > here:
                 gaps.append(address - here)
             here = address + block
@@ -80,6 +84,10 @@ def gaps_at(columns: Columns, now: Now, replay: Replay, moment: int) -> Gaps:
             lane.largest_bytes = max(lane.largest_bytes, *gaps)
             lane.n_gaps += len(gaps)
             lane.in_used_segments_bytes += sum(gaps) if used else 0
+            for stack, block in blocks:
+                pin = lane.pins.setdefault(stack, [0, 0])
+                pin[0] += block
+                pin[1] += 1
     return Gaps(list(lanes.values()), any(segment.expandable for segment in now.segments))
 
 
@@ -127,18 +135,18 @@ def _cut(ranges: list[_Range], start: int, end: int) -> None:
     ranges[first:last] = pieces
 
 
-def _live_blocks(columns: Columns, now: Now, replay: Replay, moment: int) -> list[tuple[int, int]]:
-    """Address and size, rounded up to the allocator's grain, of every block live then; sorted."""
+def _live_blocks(columns: Columns, now: Now, replay: Replay, moment: int) -> list[tuple[int, int, int]]:
+    """Address, size rounded up to the allocator's grain, and stack of every block live then; sorted."""
     size_now = {block.address: block.size for block in now.blocks if block.state < 2}
-    live: list[tuple[int, int]] = []
+    live: list[tuple[int, int, int]] = []
     for index in range(min(moment + 1, len(columns))):
         if columns.action[index] == ALLOC and not 0 <= replay.freed_at[index] <= moment:
             address, size = columns.address[index], columns.size[index]
             if replay.freed_at[index] < 0:
                 size = max(size, size_now.get(address, 0))
-            live.append((address, -(-size // _GRAIN) * _GRAIN))
+            live.append((address, -(-size // _GRAIN) * _GRAIN, columns.stack[index]))
     for address, size in replay.before.items():
         if replay.before_freed_at.get(address, moment + 1) > moment:
-            live.append((address, -(-size // _GRAIN) * _GRAIN))
+            live.append((address, -(-size // _GRAIN) * _GRAIN, 0))
     live.sort()
     return live

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from torchtriage.wording import bytes_words
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from torchtriage.memory.compare import Difference
 
@@ -35,6 +35,7 @@ _BUILT_UP_ONCE = frozenset(
     {"parameters", "optimizer_state", "gradients", "communication", "graphs", "workspace", "activations", "temporaries"}
 )
 MIN_STEPS_FOR_HEALTHY = 2
+MAX_CALLERS = 2
 MIN_STEPS_OF_A_REST = 5
 _ATTENTION = re.compile(r"(?i)scaled_dot_product|attention|\battn|softmax|baddbmm|flash_attn")
 _OF_A_STEP = ("activations", "temporaries")
@@ -96,25 +97,39 @@ def _leak(device: dict[str, Any]) -> Finding | None:
         g
         for g in device["grown"]
         if g["category"] not in ("parameters", "optimizer_state", "graphs")
-        and (device["ooms"] or not (g["kept_graph"] or g["category"] == "kv_cache"))
+        and (device["ooms"] or not (g["kept_graph"] or _is_kv_cache(g)))
     ]
     if not grown:
         return None
     first, total = grown[0], sum(g["bytes"] for g in grown)
     more = f", and {len(grown) - 1} more place(s)" if len(grown) > 1 else ""
     kept = first["blocks"] > 0
-    how = "tensors are kept" if kept else "a buffer grows"
+    per_step = sum(g["bytes_per_step"] for g in grown)
+    how = "tensors are kept" if kept else "the KV cache grows" if _is_kv_cache(first) else "a buffer grows"
     doubtful = first["few_rounds"] or first["kept_graph"]
     return Finding(
         "leak", device["device"], total, "low" if doubtful else "high" if kept else "medium",
-        f"{how} from step to step: {bytes_words(total)} more over {first['rounds']} steps, allocated at "
-        f"{first['site']}{more}", first["where"], first["value"], first["site"], first["frames"],
+        f"{how} from step to step: {bytes_words(per_step)} a step, {bytes_words(total)} over {first['rounds']} steps, "
+        f"allocated at {first['site']}{_via(first['frames'])}{more}",
+        first["where"], first["value"], first["site"], first["frames"],
         {
-            "grown_bytes": total, "bytes_per_step": sum(g["bytes_per_step"] for g in grown), "n_steps": first["rounds"],
+            "grown_bytes": total, "bytes_per_step": per_step, "n_steps": first["rounds"],
             "n_blocks": first["blocks"], "category": first["category"], "few_rounds": first["few_rounds"],
-            "in_evaluation": first["in_evaluation"], "kv_cache": first["category"] == "kv_cache",
+            "in_evaluation": first["in_evaluation"], "kv_cache": _is_kv_cache(first),
+            "out_of_memory": bool(device["ooms"]),
         },
     )  # fmt: skip
+
+
+def _is_kv_cache(grown: Mapping[str, Any]) -> bool:
+    """Whether a cache of keys and values grows: by its name, or as a buffer that generation makes anew each time."""
+    return grown["category"] == "kv_cache" or (grown["in_generation"] and grown["blocks"] <= 0)
+
+
+def _via(frames: Sequence[str]) -> str:
+    """The next callers of a place in the job's own code."""
+    callers = frames[1 : 1 + MAX_CALLERS]
+    return f" via {', '.join(callers)}" if callers else ""
 
 
 def leak_between(device: Mapping[str, Any], difference: Difference) -> Finding | None:
@@ -187,6 +202,7 @@ def _fragmentation(device: dict[str, Any], oom: dict[str, Any]) -> Finding | Non
         says = (
             f"a request of {bytes_words(requested)} failed while {bytes_words(own_free)} of "
             f"{bytes_words(oom['reserved'])} reserved were free in pieces of at most {bytes_words(own_largest)}"
+            f"{_pinned_by(own)}"
         )
         return Finding("fragmentation", device["device"], own_free, sure, says, where, facts=facts, **at)
     free = max(private_free, streams_free)
@@ -197,10 +213,19 @@ def _fragmentation(device: dict[str, Any], oom: dict[str, Any]) -> Finding | Non
         state = "wait for a stream to finish with them" if pending > free else f"belong to {whose}"
         says = (
             f"a request of {bytes_words(requested)} failed while {bytes_words(max(free, pending))} of "
-            f"{bytes_words(oom['reserved'])} reserved were free but {state}"
+            f"{bytes_words(oom['reserved'])} reserved were free but {state}{_pinned_by(others)}"
         )
         return Finding("fragmentation", device["device"], max(free, pending), "high", says, where, facts=facts, **at)
     return None
+
+
+def _pinned_by(lanes: Sequence[dict[str, Any]]) -> str:
+    """Whose live blocks keep the free ones from being given back to the GPU."""
+    fullest = max(lanes, key=lambda lane: lane["in_used_segments"], default=None)
+    if fullest is None or fullest["in_used_segments"] < fullest["free"] / 2 or fullest["pin"] is None:
+        return ""
+    site, size, blocks = fullest["pin"]
+    return f", between {blocks} live blocks ({bytes_words(size)}) of {site} that keep their segments"
 
 
 def _serves(lane: dict[str, Any], oom: dict[str, Any], *, large: bool) -> bool:
@@ -248,7 +273,7 @@ def _what_fills_it(device: dict[str, Any], oom: dict[str, Any]) -> list[Finding]
     }  # fmt: skip
     at = {"site": oom["site"], "frames": oom["frames"]}
     where = oom["where"] + "/size"
-    asked = f"a request of {bytes_words(requested)} at {oom['site']} failed"
+    asked = f"a request of {bytes_words(requested)} at {oom['site']} failed{_cap_words(oom, capped=facts['capped'])}"
     optimizer = held.get("optimizer_state", 0)
 
     def cause(kind: str, held_bytes: int, says: str, more: dict[str, Any]) -> list[Finding]:
@@ -272,6 +297,13 @@ def _what_fills_it(device: dict[str, Any], oom: dict[str, Any]) -> list[Finding]
         says += f", {bytes_words(top['bytes'])} of it from {top['site']}"
         at = {"site": top["site"], "frames": top["frames"]}
     return cause("activation_peak", of_step, says, {"share": round(of_step / allocated, 3)})
+
+
+def _cap_words(oom: dict[str, Any], *, capped: bool) -> str:
+    """That the GPU had room: then a limit of this process refused the request."""
+    if not capped:
+        return ""
+    return f" (at a limit of this process: {bytes_words(oom['device_free'])} were free on the GPU)"
 
 
 def _largest_holder(device: dict[str, Any], oom: dict[str, Any], asked: str, facts: dict[str, Any]) -> list[Finding]:

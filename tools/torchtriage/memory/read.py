@@ -14,7 +14,7 @@ from torchtriage.errors import UnreadableError
 from torchtriage.memory import frames
 from torchtriage.memory.columns import SEGMENT_FREE, SEGMENT_UNMAP, Columns, read_events, whole
 from torchtriage.memory.frames import Stacks
-from torchtriage.memory.gaps import Gaps, gaps_at
+from torchtriage.memory.gaps import Gaps, Lane, gaps_at
 from torchtriage.memory.growth import grown_sites, keeps_a_graph
 from torchtriage.memory.holders import MAX_HOLDERS, Holder, course_of, holders_at, purpose_of
 from torchtriage.memory.replay import Replay, replay
@@ -111,7 +111,7 @@ def _device(
     if ooms:
         ooms[-1]["went_on"] = len(starts) - bisect_right(starts, course.ooms[-1][0]) >= ROUNDS_OF_GOING_ON
         if asked.joined and complete:
-            ooms[-1]["gaps"] = _gaps(gaps_at(columns, now, course, course.ooms[-1][0]))
+            ooms[-1]["gaps"] = _gaps(gaps_at(columns, now, course, course.ooms[-1][0]), stacks)
     grown, rounds = grown_sites(columns, course, stacks, starts, course.peak_allocated) if complete else [], starts
     if course.ooms and complete and not grown:
         # Nothing was kept over whole steps: within the last one something may have been, of every round.
@@ -156,11 +156,12 @@ def _device(
                 "series": g.series, "where": f"/device_traces/{number}/{columns.position[g.last_event]}/size",
                 "category": purpose_of(known, g.last_event)[0], "value": columns.size[g.last_event],
                 "in_evaluation": bool(stacks.stacks[g.stack].marks & frames.EVALUATION),
+                "in_generation": bool(stacks.stacks[g.stack].marks & frames.GENERATION),
             }
             for g in grown[:MAX_GROWN]
         ],
         "grown_bytes": sum(g.grown_bytes for g in grown),
-        "gaps": _gaps(gaps_at(columns, now, course, last)) if asked.joined and complete else None,
+        "gaps": _gaps(gaps_at(columns, now, course, last), stacks) if asked.joined and complete else None,
         "private_pools": sum(s.total for s in now.segments if s.pool != (0, 0)),
         "streams": len({s.stream for s in now.segments}),
         "expandable": any(s.expandable for s in now.segments),
@@ -200,7 +201,7 @@ def _oom(columns: Columns, stacks: Stacks, oom: tuple[int, int, int, int], devic
     }  # fmt: skip
 
 
-def _gaps(gaps: Gaps) -> dict[str, Any]:
+def _gaps(gaps: Gaps, stacks: Stacks) -> dict[str, Any]:
     lanes = sorted(gaps.lanes, key=lambda lane: -lane.free_bytes)[:MAX_LANES_TOLD]
     return {
         "free": gaps.free_bytes,
@@ -208,10 +209,25 @@ def _gaps(gaps: Gaps) -> dict[str, Any]:
             {
                 "stream": lane.stream, "pool": list(lane.pool), "large": lane.large, "free": lane.free_bytes,
                 "largest": lane.largest_bytes, "in_used_segments": lane.in_used_segments_bytes, "n_gaps": lane.n_gaps,
+                "pin": _pin(lane, stacks),
             }
             for lane in lanes
         ],
     }  # fmt: skip
+
+
+def _pin(lane: Lane, stacks: Stacks) -> list[Any] | None:
+    """The call site whose live blocks keep most of the lane's used segments: text, bytes, blocks."""
+    sites: dict[str, list[int]] = {}
+    for stack, (size, blocks) in lane.pins.items():
+        if stack:
+            held = sites.setdefault(stacks.site_text(stack), [0, 0])
+            held[0] += size
+            held[1] += blocks
+    if not sites:
+        return None
+    site = max(sites, key=lambda text: (sites[text][1], sites[text][0]))
+    return [site, *sites[site]]
 
 
 def _truncated(columns: Columns, now: Now, course: Replay) -> bool | None:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from torchtriage.artefacts.inputs import Inputs, Paths
-    from torchtriage.memory.judge import Beside
+    from torchtriage.memory.judge import Beside, Finding
 
 Status = Literal["fault", "healthy", "inconclusive"]
 MAX_GAPS = 40
@@ -75,7 +75,7 @@ def memory_snapshot(
     if not paths:
         raise BadCallError("give the snapshots that the job wrote (torch.cuda.memory._dump_snapshot), or their folder")
     with open_inputs(paths, roots) as inputs:
-        gaps = [*inputs.gaps, *inputs.unopened()]
+        gaps = [*inputs.gaps, *inputs.unopened(), *_no_snapshots(inputs)]
         args = {"flame": writes}
         outcomes = run_jobs([Job("memory", artefact, args) for artefact in inputs.of("memory_snapshot")], progress)
         snapshots = snapshots_of([(o.artefact.name, o.result) for o in outcomes if o.error is None])
@@ -125,6 +125,15 @@ def _beside(inputs: Inputs) -> Mapping[int | None, Beside]:
     return beside((o.name, o.ranks, o.facts) for o in findings.observations)
 
 
+def _no_snapshots(inputs: Inputs) -> list[str]:
+    """What the files are, where none is a snapshot."""
+    if inputs.of("memory_snapshot"):
+        return []
+    named = [a for a in inputs.artefacts if a.kind not in ("empty", "unknown")]
+    told = [f"{clean_text(a.name)}: {a.kind.replace('_', ' ')}, not a memory snapshot" for a in named[:5]]
+    return [*told, f"{len(named) - 5} more files are no memory snapshots"] if len(named) > 5 else told
+
+
 def _status(found: MemoryFindings, *, complete: bool) -> Status:
     if found.faults or any(d["ooms"] for s in found.snapshots for d in s.summary["devices"]):
         return "fault"
@@ -138,7 +147,7 @@ def _summary(status: Status, found: MemoryFindings) -> str:
         first = found.faults[0]
         alike = _culprits(found)
         who = f"{rank_words(alike)}: " if alike else ""
-        return f"{who}{_kind_words(first.finding.kind)}: {first.finding.says}."
+        return f"{who}{_kind_words(first.finding)}{first.finding.says}."
     devices = [(s, d) for s in found.snapshots for d in s.summary["devices"]]
     peak = max((d["peak_allocated"] for _, d in devices), default=0)
     if status == "fault":
@@ -156,16 +165,19 @@ def _summary(status: Status, found: MemoryFindings) -> str:
     return f"Too little was recorded to judge; at most {bytes_words(peak)} were allocated in what is there."
 
 
-def _kind_words(kind: str) -> str:
-    return {
-        "leak": "memory is kept from step to step",
+def _kind_words(finding: Finding) -> str:
+    """What a finding comes to; a leak's own sentence says it."""
+    if finding.kind == "leak":
+        return "out of memory: " if finding.facts.get("out_of_memory") else ""
+    words = {
         "activation_peak": "out of memory from activations",
         "single_large_allocation": "out of memory from one request",
         "optimizer_state": "out of memory from the optimizer's state",
         "parameters": "out of memory from parameters",
         "fragmentation": "out of memory from fragmentation",
         "other_process": "out of memory because of others on the GPU",
-    }.get(kind, kind.replace("_", " "))
+    }
+    return f"{words.get(finding.kind, finding.kind.replace('_', ' '))}: "
 
 
 def _culprits(found: MemoryFindings) -> list[int]:
@@ -178,6 +190,9 @@ def _culprits(found: MemoryFindings) -> list[int]:
 
 def _what_is_missing(found: MemoryFindings) -> list[str]:
     told: list[str] = []
+    # A leak that two moments show needs no long history.
+    moments = [d for d in found.differences if d.of == "moments" and found.faults]
+    compared = {(name, d.device) for d in moments for name in (d.before, d.after)}
     for snapshot in found.snapshots:
         name = clean_text(snapshot.artefact)
         if not snapshot.summary["devices"]:
@@ -191,10 +206,12 @@ def _what_is_missing(found: MemoryFindings) -> list[str]:
                 )
             elif not device["has_frames"]:
                 told.append(f"{where}: no stacks were recorded, so that call sites and steps cannot be told")
+            elif (snapshot.artefact, device["device"]) in compared:
+                continue
             elif device["truncated"] and device["n_steps"] < MIN_STEPS_OF_A_REST and not device["ooms"]:
                 told.append(
                     f"{where}: the ring of the history holds too few steps to see growth: record with a larger "
-                    "max_entries, or compare with a snapshot of many steps later"
+                    "max_entries, or compare snapshots of more distant steps"
                 )
             elif device["n_steps"] < MIN_STEPS_FOR_HEALTHY and not device["ooms"]:
                 told.append(f"{where}: fewer than three steps can be told apart, too few to see growth")
