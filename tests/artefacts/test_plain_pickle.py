@@ -104,7 +104,7 @@ def test_random_bytes_are_refused_or_give_plain_data(data: bytes) -> None:
 @settings(max_examples=200)
 @given(st.integers(min_value=0, max_value=2000), st.integers(min_value=0, max_value=255))
 def test_a_changed_byte_never_raises_anything_unforeseen(position: int, byte: int) -> None:
-    # "r" would give the memo an index of four bytes, for which Python asks for gigabytes: the worker's limit is for that.
+    # "r" gives the memo an index of four bytes, for which Python asks for gigabytes: the worker has a limit for that.
     assume(byte != ord("r"))
     data = bytearray(pickle.dumps(DUMP, 2))
     data[position % len(data)] = byte
