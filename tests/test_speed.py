@@ -70,6 +70,17 @@ def test_a_triage_leaves_the_heavy_modules_alone(cases: Path, tmp_path: Path) ->
     assert run("-c", code, inputs, cache=tmp_path).stderr.strip() == "[]"
 
 
+def test_a_pasted_text_loads_only_what_a_verdict_needs(tmp_path: Path) -> None:
+    code = (
+        "import sys; sys.argv = ['torchtriage', 'explain-symptom', '--text', 'it hangs on rank 3']\n"
+        "from torchtriage.cli import main; main()\n"
+        "print([m for m in ('yaml', 'asyncio', 'ssl', 'multiprocessing', 'email.message', 'tempfile', 'zipfile',"
+        " 'torchtriage.flight') if m in sys.modules], file=sys.stderr)"
+    )
+    run("-c", code, cache=tmp_path)
+    assert run("-c", code, cache=tmp_path).stderr.strip() == "[]"
+
+
 def cpu_s(*arguments: str, stdin: str, cache: Path) -> float:
     """Processor seconds of one run: unlike the wall time they hardly grow when others keep the machine busy."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)

@@ -294,7 +294,7 @@ def test_a_collector_that_is_ended_leaves_a_manifest_at_once_though_a_program_ha
             collector.kill()
     assert (collector.returncode, err) == (3, "")
     assert f"gap: interrupted by {number.name}" in out
-    assert took_s < 8
+    assert took_s < 20  # the program itself sleeps for ten minutes; a busy machine needs some of this to end the rest
     manifest = json.loads((target / "manifest.json").read_text(encoding="utf-8"))
     jsonschema.validate(manifest, schema("manifest"))
     assert manifest["stopped_by"] == number.name
