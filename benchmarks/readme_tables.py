@@ -14,6 +14,11 @@ from log_scan import TARGET_MB as LOG_TARGET_MB
 from log_scan import TARGET_S as LOG_TARGET_S
 from log_scan import TARGET_SIZE_MB as LOG_SIZE_MB
 from measuring import RESULTS, ROOT, table
+from memory_snapshot import HEADER as SNAPSHOT_HEADER
+from memory_snapshot import TARGET_MB as SNAPSHOT_TARGET_MB
+from memory_snapshot import TARGET_S as SNAPSHOT_TARGET_S
+from memory_snapshot import TARGET_SIZE_MB as SNAPSHOT_SIZE_MB
+from memory_snapshot import TARGET_TIMES_THE_FILE, snapshot_cells
 from startup import TARGETS_S
 from symptoms import BAND_HEADER, HEADER, band_cells, symptom_cells
 
@@ -30,6 +35,7 @@ def main() -> None:
         ("flight_recorder", flight_part),
         ("flight_sets", sets_part),
         ("log_scan", logs_part),
+        ("memory_snapshot", snapshots_part),
         ("symptoms", symptoms_part),
     ):
         source = RESULTS / f"{name}.json"
@@ -124,6 +130,17 @@ def logs_part(document: dict[str, Any]) -> str:
         f"Ways to look for all {document['n_literals']} literals at once; the first is used: it starts at once, "
         f"weighs 1 MB, and looks at shapes of lines that were not met before, which are few.\n\n{engines}"
     )
+
+
+def snapshots_part(document: dict[str, Any]) -> str:
+    """Time and memory on recorded and generated memory snapshots."""
+    notes = "".join(f" {note}." for note in document["notes"])
+    target = (
+        f"Targets for {SNAPSHOT_SIZE_MB} MB: {SNAPSHOT_TARGET_S:.0f} s and {SNAPSHOT_TARGET_MB:.0f} MB, parent and "
+        f"worker together, and about {TARGET_TIMES_THE_FILE:.0f} times the file at most."
+    )
+    rows = table(SNAPSHOT_HEADER, [snapshot_cells(row) for row in document["rows"]])
+    return f"## Memory snapshots\n\n{_where(document)} {target}{notes}\n\n{rows}"
 
 
 def symptoms_part(document: dict[str, Any]) -> str:
