@@ -24,9 +24,10 @@ from torchtriage.bundle.processes import NoJobError, SeveralJobsError
 from torchtriage.bundle.tool import collect, render
 from torchtriage.cli import main
 from torchtriage.errors import BadCallError
-from torchtriage.report import CollectReport, NextCheck
+from torchtriage.report import NextCheck
 from torchtriage.schemas import schema
 from torchtriage.stacks.tool import dump_stacks
+from torchtriage.tool_reports import CollectReport
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -16,7 +16,7 @@ from torchtriage.flight.tool import analyze_flight_recorder, render
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from torchtriage.report import FlightReport
+    from torchtriage.tool_reports import FlightReport
 
 REDUCE = call("all_reduce", 10)
 OPEN_REDUCE = call("all_reduce", 10, done=False)

@@ -25,8 +25,8 @@ from torchtriage.memory.page.charts import flame_graph, kind_of
 from torchtriage.memory.page.document import MAX_PAGE_BYTES, START, page_of
 from torchtriage.memory.page.flame import SMALLER, boxes_of, tree_of
 from torchtriage.memory.tool import memory_snapshot
-from torchtriage.report import (
-    Evidence,
+from torchtriage.report import Evidence
+from torchtriage.tool_reports import (
     MemoryChange,
     MemoryComparison,
     MemoryDevice,

@@ -7,7 +7,7 @@ import pytest
 from torchtriage import memory_snapshot
 from torchtriage.memory.fixes import load_fixes
 from torchtriage.memory.render import render
-from torchtriage.report import MemoryKind
+from torchtriage.tool_reports import MemoryKind
 
 CASES = Path(__file__).resolve().parents[2] / "evals/cases"
 KINDS = set(MemoryKind.__args__)

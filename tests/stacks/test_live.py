@@ -14,10 +14,10 @@ from torchtriage.bundle.manifest import Item
 from torchtriage.bundle.processes import JobProcess, NoJobError
 from torchtriage.cli import main
 from torchtriage.errors import BadCallError
-from torchtriage.report import FlamegraphReport, ProfileDifference
 from torchtriage.stacks import flamegraph
 from torchtriage.stacks.live import dump_live, record_flamegraph, render_flamegraph
 from torchtriage.stacks.tool import dump_stacks
+from torchtriage.tool_reports import FlamegraphReport, ProfileDifference
 
 if TYPE_CHECKING:
     from collections.abc import Callable

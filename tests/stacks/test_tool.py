@@ -15,7 +15,7 @@ from torchtriage.stacks.tool import dump_stacks, render
 from torchtriage.wording import rank_ranges
 
 if TYPE_CHECKING:
-    from torchtriage.report import StacksReport
+    from torchtriage.tool_reports import StacksReport
 
 DATA = Path(__file__).parents[1] / "data" / "stacks"
 

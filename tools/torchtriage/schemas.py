@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from torchtriage import report
+from torchtriage import report, tool_reports
 from torchtriage.errors import BadCallError
 
 if TYPE_CHECKING:
@@ -25,12 +25,12 @@ def _models() -> dict[str, type[BaseModel]]:
         "verdict": report.Verdict,
         "evidence": report.Evidence,
         "signal": report.Signal,
-        "dump-stacks": report.StacksReport,
-        "analyze-flight-recorder": report.FlightReport,
-        "memory-snapshot": report.MemoryReport,
-        "playbook": report.PlaybookReport,
-        "collect": report.CollectReport,
-        "record-flamegraph": report.FlamegraphReport,
+        "dump-stacks": tool_reports.StacksReport,
+        "analyze-flight-recorder": tool_reports.FlightReport,
+        "memory-snapshot": tool_reports.MemoryReport,
+        "playbook": tool_reports.PlaybookReport,
+        "collect": tool_reports.CollectReport,
+        "record-flamegraph": tool_reports.FlamegraphReport,
         "manifest": Manifest,
         "case": Case,
     }

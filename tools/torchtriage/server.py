@@ -35,15 +35,14 @@ from pydantic import Field
 from torchtriage import __version__
 from torchtriage.bundle.job_words import BY_NAME
 from torchtriage.errors import BadCallError, TorchtriageError
-from torchtriage.report import (
+from torchtriage.report import Report, Verdict
+from torchtriage.tool_reports import (
     CollectReport,
     FlamegraphReport,
     FlightReport,
     MemoryReport,
     PlaybookReport,
-    Report,
     StacksReport,
-    Verdict,
 )
 
 if TYPE_CHECKING:

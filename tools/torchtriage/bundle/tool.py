@@ -23,7 +23,8 @@ from torchtriage.bundle.manifest import Job, Manifest
 from torchtriage.bundle.pack import ENDINGS, check_packed_name, pack
 from torchtriage.bundle.processes import NothingRunsError, choose, find_processes
 from torchtriage.errors import BadCallError
-from torchtriage.report import CollectReport, NextCheck
+from torchtriage.report import NextCheck
+from torchtriage.tool_reports import CollectReport
 from torchtriage.wording import next_lines, pasteable, rank_words
 
 if TYPE_CHECKING:

@@ -11,7 +11,8 @@ from torchtriage.flight.blame import judge_job
 from torchtriage.flight.in_step import in_step_signal, young_signal
 from torchtriage.flight.job import build_job
 from torchtriage.flight.picture import picture_of
-from torchtriage.report import Divergence, FlightGroup, Signal
+from torchtriage.report import Signal
+from torchtriage.tool_reports import Divergence, FlightGroup
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -13,7 +13,8 @@ from torchtriage.flight.ops import op_of
 from torchtriage.flight.order import entered_alone
 from torchtriage.flight.quotes import quote_call, quote_p2p, quote_ranks, quote_status
 from torchtriage.flight.tables import as_int
-from torchtriage.report import Divergence, Scope, Signal
+from torchtriage.report import Scope, Signal
+from torchtriage.tool_reports import Divergence
 from torchtriage.wording import utc_words
 
 if TYPE_CHECKING:
@@ -24,7 +25,8 @@ if TYPE_CHECKING:
     from torchtriage.flight.order import OrderDeadlock, Stuck
     from torchtriage.flight.p2p import Pair, Unanswered
     from torchtriage.flight.waits import Lag, Standing
-    from torchtriage.report import DivergenceKind, Evidence
+    from torchtriage.report import Evidence
+    from torchtriage.tool_reports import DivergenceKind
 
 _QUOTED_FIELDS: dict[str, tuple[str, ...]] = {
     "size_mismatch": ("profiling_name", "input_sizes", "output_sizes"),

@@ -14,7 +14,8 @@ from torchtriage.flight.analyze import FlightFindings, analyze
 from torchtriage.flight.environment import Checked, check_environment
 from torchtriage.flight.model import RankDump
 from torchtriage.flight.torch_version import installed_torch_version
-from torchtriage.report import Culprits, FlightReport, NextCheck
+from torchtriage.report import Culprits, NextCheck
+from torchtriage.tool_reports import FlightReport
 from torchtriage.wording import next_lines, rank_words, some
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
     from torchtriage.artefacts.inputs import Inputs, Paths
     from torchtriage.artefacts.isolate import Outcome
-    from torchtriage.report import Divergence
+    from torchtriage.tool_reports import Divergence
 
 Status = Literal["fault", "in_step", "inconclusive"]
 MAX_EVIDENCE = 24

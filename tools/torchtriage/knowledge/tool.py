@@ -9,7 +9,8 @@ from torchtriage.knowledge.load import load_playbook
 from torchtriage.knowledge.search import search
 from torchtriage.knowledge.templates import ROLES, template_of_pattern
 from torchtriage.knowledge.tree import branch_named, reference_page
-from torchtriage.report import NextCheck, PlaybookHit, PlaybookReport
+from torchtriage.report import NextCheck
+from torchtriage.tool_reports import PlaybookHit, PlaybookReport
 from torchtriage.wording import next_lines
 
 if TYPE_CHECKING:

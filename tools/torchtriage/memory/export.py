@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from torchtriage.memory.analyze import MemoryFindings
-    from torchtriage.report import MemoryReport
+    from torchtriage.tool_reports import MemoryReport
 
 _HEAD_BYTES = 1 << 16
 _MAX_NAME_CHARS = 300

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, cast
 
-from torchtriage.report import MemoryFix
+from torchtriage.tool_reports import MemoryFix
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from torchtriage.artefacts.clean import clean_text
 from torchtriage.memory.judge import others_hold
-from torchtriage.report import (
+from torchtriage.tool_reports import (
     MemoryChange,
     MemoryComparison,
     MemoryDevice,

@@ -10,7 +10,7 @@ from torchtriage.wording import bytes_words, next_lines
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from torchtriage.report import MemoryComparison, MemoryDevice, MemoryFix, MemoryReport
+    from torchtriage.tool_reports import MemoryComparison, MemoryDevice, MemoryFix, MemoryReport
 
 MAX_DEVICES = 2
 MAX_HOLDERS = 5

@@ -15,7 +15,8 @@ from torchtriage.memory.analyze import MemoryFindings, analyze, beside, snapshot
 from torchtriage.memory.fixes import fixes_for
 from torchtriage.memory.judge import MIN_STEPS_FOR_HEALTHY, MIN_STEPS_OF_A_REST
 from torchtriage.memory.records import comparison_record, device_record, finding_record
-from torchtriage.report import Culprits, MemoryReport, NextCheck
+from torchtriage.report import Culprits, NextCheck
+from torchtriage.tool_reports import MemoryReport
 from torchtriage.wording import bytes_words, rank_words
 
 if TYPE_CHECKING:

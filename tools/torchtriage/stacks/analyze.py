@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from torchtriage.artefacts.clean import clean_text
 from torchtriage.artefacts.evidence import quote_line
-from torchtriage.report import Evidence, RankStack, RankState, Scope, Signal, StackGroup
+from torchtriage.report import Evidence, Scope, Signal
 from torchtriage.stacks.classify import WAITING, Standing, classify
 from torchtriage.stacks.looks import compare_looks
 from torchtriage.stacks.places import framework_frame_index, loader_index, place, user_frame_index
 from torchtriage.stacks.processes import MAX_CHILDREN, RankProcess, find_ranks
+from torchtriage.tool_reports import RankStack, RankState, StackGroup
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

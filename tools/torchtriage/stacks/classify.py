@@ -16,7 +16,7 @@ from torchtriage.stacks.rules import ANY_DEPTH, Rule, Tier, rules_for
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from torchtriage.report import RankState
+    from torchtriage.tool_reports import RankState
 
 WAITING: frozenset[str] = frozenset({"waiting_on_gpu", "in_collective"})
 

@@ -13,10 +13,11 @@ from torchtriage.bundle.host import host_name, require_linux
 from torchtriage.bundle.proc_facts import facts_of
 from torchtriage.bundle.processes import choose, find_processes
 from torchtriage.errors import BadCallError, UnreadableError
-from torchtriage.report import FlamegraphReport, NextCheck
+from torchtriage.report import NextCheck
 from torchtriage.stacks import flamegraph
 from torchtriage.stacks.probe import BASE, dump_processes
 from torchtriage.stacks.profiles import compare_ranks, read_flamegraph, summarise
+from torchtriage.tool_reports import FlamegraphReport
 from torchtriage.wording import next_lines, rank_words
 
 if TYPE_CHECKING:

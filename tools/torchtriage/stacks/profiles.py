@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from torchtriage.artefacts.clean import clean_text
 from torchtriage.errors import UnreadableError
-from torchtriage.report import HotFunction, ProfileDifference, RankProfile
+from torchtriage.tool_reports import HotFunction, ProfileDifference, RankProfile
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

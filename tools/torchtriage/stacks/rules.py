@@ -15,7 +15,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
-    from torchtriage.report import RankState
+    from torchtriage.tool_reports import RankState
 
 
 class Tier(IntEnum):

@@ -11,10 +11,11 @@ from torchtriage.artefacts.inputs import Artefact, Inputs, open_inputs, path_nam
 from torchtriage.artefacts.isolate import read_isolated
 from torchtriage.artefacts.text import read_lines
 from torchtriage.errors import BadCallError, UnreadableError
-from torchtriage.report import Culprits, NextCheck, StacksReport
+from torchtriage.report import Culprits, NextCheck
 from torchtriage.stacks.analyze import StackFindings, analyze
 from torchtriage.stacks.classify import WAITING
 from torchtriage.stacks.read import REFUSED
+from torchtriage.tool_reports import StacksReport
 from torchtriage.wording import next_lines, rank_ranges
 
 if TYPE_CHECKING:
@@ -22,7 +23,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from torchtriage.artefacts.inputs import Paths
-    from torchtriage.report import RankStack, Signal
+    from torchtriage.report import Signal
+    from torchtriage.tool_reports import RankStack
 
 _RECORD_FIRST = (
     "pass recorded dumps: run `py-spy dump --native --pid PID > stacks/rank-N.txt` for each rank's "

@@ -15,7 +15,7 @@ from torchtriage.wording import bytes_words
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from torchtriage.report import MemoryDevice
+    from torchtriage.tool_reports import MemoryDevice
 
 CATEGORIES = (
     "activations", "parameters", "gradients", "optimizer_state", "retained", "temporaries", "communication",

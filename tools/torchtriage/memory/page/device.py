@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any
 
-    from torchtriage.report import MemoryDevice, MemoryFinding
+    from torchtriage.tool_reports import MemoryDevice, MemoryFinding
 
 _MEANING = {
     "activations": "made by forward and kept for backward",

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from torchtriage.memory.analyze import MemoryFindings
-    from torchtriage.report import MemoryComparison, MemoryDevice, MemoryFinding, MemoryReport
+    from torchtriage.tool_reports import MemoryComparison, MemoryDevice, MemoryFinding, MemoryReport
 
 MARK = "<!-- torchtriage memory_snapshot -->"
 """Stands behind the document type, so that a page of ours is known as one."""
