@@ -19,6 +19,7 @@ from torchtriage.memory.judge import (
     Finding,
     judge_device,
     leak_between,
+    rises_in_all,
 )
 from torchtriage.report import Evidence, Scope, Signal
 
@@ -137,7 +138,7 @@ def _steady(device: Mapping[str, Any]) -> bool:
     Of a ring that lost its beginning the steps that are left have to be enough to tell growth from warming up.
     """
     enough = MIN_STEPS_OF_A_REST if device["truncated"] else MIN_STEPS_FOR_HEALTHY
-    return not device["ooms"] and (device["n_steps"] >= enough or not device["peak_reserved"])
+    return not device["ooms"] and device["n_steps"] >= enough and not rises_in_all(device)
 
 
 def _signal(judged: Judged) -> Signal:

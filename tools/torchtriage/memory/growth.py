@@ -105,6 +105,25 @@ def _one_for_each_stream(columns: Columns, replay: Replay, stacks: Stacks, place
     return len({stream for stream, _ in streams}) >= MIN_RISES and max(streams.values()) == 1
 
 
+def held_at(columns: Columns, replay: Replay, starts: Sequence[int]) -> list[int]:
+    """Bytes allocated just before each of the steps."""
+    held: list[int] = []
+    allocated = replay.start_allocated
+    waiting = iter(starts)
+    upcoming = next(waiting, None)
+    ends = enumerate(replay.freed_at)
+    given_back = {end: columns.size[i] for i, end in ends if columns.action[i] == ALLOC and end >= 0}
+    gone = {end: replay.before[address] for address, end in replay.before_freed_at.items()}
+    for index in range(len(columns)):
+        while upcoming is not None and upcoming <= index:
+            held.append(allocated)
+            upcoming = next(waiting, None)
+        allocated -= given_back.get(index, 0) + gone.get(index, 0)
+        if columns.action[index] == ALLOC:
+            allocated += columns.size[index]
+    return held
+
+
 def keeps_a_graph(columns: Columns, stacks: Stacks, starts: Sequence[int], grown: Sequence[Grown]) -> bool:
     """Whether the growth may be the forwards of one large step whose backward is yet to come.
 

@@ -36,6 +36,8 @@ _BUILT_UP_ONCE = frozenset(
 )
 MIN_STEPS_FOR_HEALTHY = 2
 MAX_CALLERS = 2
+RISE_ALLOWED_BYTES = 4 << 20
+RISE_ALLOWED_SHARE = 0.01
 MIN_STEPS_OF_A_REST = 5
 _ATTENTION = re.compile(r"(?i)scaled_dot_product|attention|\battn|softmax|baddbmm|flash_attn")
 _OF_A_STEP = ("activations", "temporaries")
@@ -99,14 +101,15 @@ def _leak(device: dict[str, Any]) -> Finding | None:
         if g["category"] not in ("parameters", "optimizer_state", "graphs")
         and (device["ooms"] or not (g["kept_graph"] or _is_kv_cache(g)))
     ]
-    if not grown:
+    # A loop without any work of training or inference loads or builds something: no steps.
+    if not grown or not (device["works"] or device["ooms"] or not device["has_frames"]):
         return None
     first, total = grown[0], sum(g["bytes"] for g in grown)
     more = f", and {len(grown) - 1} more place(s)" if len(grown) > 1 else ""
     kept = first["blocks"] > 0
     per_step = sum(g["bytes_per_step"] for g in grown)
     how = "tensors are kept" if kept else "the KV cache grows" if _is_kv_cache(first) else "a buffer grows"
-    doubtful = first["few_rounds"] or first["kept_graph"]
+    doubtful = first["few_rounds"] or first["kept_graph"] or not device["works"]
     return Finding(
         "leak", device["device"], total, "low" if doubtful else "high" if kept else "medium",
         f"{how} from step to step: {bytes_words(per_step)} a step, {bytes_words(total)} over {first['rounds']} steps, "
@@ -119,6 +122,15 @@ def _leak(device: dict[str, Any]) -> Finding | None:
             "out_of_memory": bool(device["ooms"]),
         },
     )  # fmt: skip
+
+
+def rises_in_all(device: Mapping[str, Any]) -> bool:
+    """Whether more is held at the later steps than at the earlier ones, whoever holds it and however unevenly."""
+    held = device["held_at_steps"]
+    # The first half of many steps may still be warming up.
+    held = held[len(held) // 2 :] if len(held) > MIN_STEPS_OF_A_REST else held
+    allowed = max(RISE_ALLOWED_BYTES, RISE_ALLOWED_SHARE * device["peak_allocated"])
+    return len(held) > 1 and min(held[-1], held[-2] if len(held) > 2 else held[-1]) - held[0] > allowed
 
 
 def _is_kv_cache(grown: Mapping[str, Any]) -> bool:
@@ -141,7 +153,8 @@ def leak_between(device: Mapping[str, Any], difference: Difference) -> Finding |
         change
         for change in difference.changes
         if change.category not in _BUILT_UP_ONCE
-        and change.after[1] >= GROWN_BLOCKS_FROM * max(1, change.before[1])
+        and change.before[1] > 0
+        and change.after[1] >= GROWN_BLOCKS_FROM * change.before[1]
         and change.after[0] - change.before[0] >= max(GROWN_BYTES_FROM, GROWN_SHARE_FROM * device["allocated"])
     ]
     if not kept:

@@ -15,7 +15,7 @@ from torchtriage.memory import frames
 from torchtriage.memory.columns import SEGMENT_FREE, SEGMENT_UNMAP, Columns, read_events, whole
 from torchtriage.memory.frames import Stacks
 from torchtriage.memory.gaps import Gaps, Lane, gaps_at
-from torchtriage.memory.growth import grown_sites, keeps_a_graph
+from torchtriage.memory.growth import grown_sites, held_at, keeps_a_graph
 from torchtriage.memory.holders import MAX_HOLDERS, Holder, course_of, holders_at, purpose_of
 from torchtriage.memory.replay import Replay, replay
 from torchtriage.memory.segments import MAX_BYTES, Now, device_of, read_segments
@@ -26,6 +26,7 @@ MAX_OOMS = 8
 MAX_GROWN = 20
 MAX_LANES_TOLD = 24
 SHOWN_FRAMES = 8
+_WORK = frames.FORWARD | frames.BACKWARD | frames.OPTIMIZER
 ROUNDS_OF_GOING_ON = 2
 MAX_SHARE_OF_MISSING = 0.01
 MAX_FLAME_STACKS = 2000
@@ -135,7 +136,8 @@ def _device(
         "peak_time_us": columns.time_us[course.peak_at] if course.peak_at >= 0 else None,
         "peak_reserved_event": columns.position[course.peak_reserved_at] if course.peak_reserved_at >= 0 else None,
         "n_events": len(columns), "n_segments": len(now.segments), "n_blocks": len(now.blocks),
-        "n_steps": len(starts),
+        "n_steps": len(starts), "held_at_steps": _thinned(held_at(columns, course, starts)),
+        "works": any(marks & _WORK for marks in {stacks.stacks[s].marks for s in set(columns.stack)}),
         "first_time_us": next((t for t in columns.time_us if t), None),
         "last_time_us": columns.time_us[-1] if len(columns) else None,
         "has_history": bool(len(columns)), "has_frames": any(columns.stack),
@@ -174,6 +176,12 @@ def _device(
     if asked.flame:
         told["flame"] = [[_flame_names(stacks, s), size] for s, size in by_stack[:MAX_FLAME_STACKS]]
     return told
+
+
+def _thinned(series: list[int], most: int = 200) -> list[int]:
+    if len(series) <= most:
+        return series
+    return [series[round(k * (len(series) - 1) / (most - 1))] for k in range(most)]
 
 
 def _holder(holder: Holder, stacks: Stacks) -> dict[str, Any]:

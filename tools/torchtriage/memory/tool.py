@@ -13,7 +13,7 @@ from torchtriage.artefacts.isolate import Job, run_jobs
 from torchtriage.errors import BadCallError
 from torchtriage.memory.analyze import MemoryFindings, analyze, beside, snapshots_of
 from torchtriage.memory.fixes import fixes_for
-from torchtriage.memory.judge import MIN_STEPS_FOR_HEALTHY, MIN_STEPS_OF_A_REST
+from torchtriage.memory.judge import MIN_STEPS_FOR_HEALTHY, MIN_STEPS_OF_A_REST, rises_in_all
 from torchtriage.memory.records import comparison_record, device_record, finding_record
 from torchtriage.report import Culprits, NextCheck
 from torchtriage.tool_reports import MemoryReport
@@ -214,6 +214,8 @@ def _what_is_missing(found: MemoryFindings) -> list[str]:
                     f"{where}: the ring of the history holds too few steps to see growth: record with a larger "
                     "max_entries, or compare snapshots of more distant steps"
                 )
+            elif rises_in_all(device) and not device["ooms"] and not found.faults:
+                told.append(f"{where}: more is held at later steps than at earlier ones, too unevenly to name a place")
             elif device["n_steps"] < MIN_STEPS_FOR_HEALTHY and not device["ooms"]:
                 told.append(f"{where}: fewer than three steps can be told apart, too few to see growth")
     return told

@@ -12,6 +12,7 @@ from torchtriage.artefacts.evidence import quote_line
 from torchtriage.knowledge.background import load_backgrounds
 from torchtriage.knowledge.search import telling_lines, words
 from torchtriage.knowledge.tree import load_tree
+from torchtriage.prose.read import MAX_LINES, is_prose
 from torchtriage.report import SUSPECTED_FROM, Candidate, NextCheck, RuledOut, Verdict
 from torchtriage.verdict.compose import MAX_CANDIDATES, MAX_RULED_OUT, compose
 from torchtriage.verdict.summary import says_something
@@ -51,11 +52,11 @@ def compose_symptom(text: str, book: Playbook, decision: Decision, findings: Fin
     weighed = weigh(text, book, decision, findings)
     suspected = verdict.status == "suspected"
     if suspected and not paths:  # what ends a process ends those of every field
-        if not findings.ranks and _fits_elsewhere(text, weighed, own_words=1):
+        if not _is_ours(text, findings) and _fits_elsewhere(text, weighed, own_words=1):
             return _out_of_domain(weighed)
     elif not paths and verdict.status == "inconclusive":
-        elsewhere = not findings.ranks and _fits_elsewhere(text, weighed, own_words=OWN_WORDS)
-        if elsewhere or _is_strange(text, weighed, findings):
+        elsewhere = _fits_elsewhere(text, weighed, own_words=OWN_WORDS)
+        if not _is_ours(text, findings) and (elsewhere or _is_strange(text, weighed, findings)):
             return _out_of_domain(weighed)
         if _is_normal(weighed, findings):
             return _healthy(weighed, findings, text)
@@ -233,6 +234,14 @@ def _is_strange(text: str, weighed: Weighed, findings: Findings) -> bool:
     """Whether a text has none of this field's words, and is not clearly nearer to one of its failures all the same."""
     fits_here = weighed.best_score >= MIN_SCORE_ALONE and weighed.elsewhere.share < ELSEWHERE_ALONE
     return not findings.ranks and not _known_words(text, "domain_words") and not fits_here
+
+
+def _is_ours(text: str, findings: Findings) -> bool:
+    """Whether a text cannot be of another field: ranks are named, or it is nothing but an allocator's own message."""
+    if findings.ranks:
+        return True
+    refused = any(o.name == "log.cuda_out_of_memory" for o in findings.observations)
+    return refused and not any(is_prose(line) for line in text.splitlines()[:MAX_LINES])
 
 
 def _fits_elsewhere(text: str, weighed: Weighed, own_words: int) -> bool:
