@@ -9,7 +9,7 @@ import pytest
 from memory.make_snapshot import GIB, MIB, Allocator, library, torch_frame, user
 from memory.simulated_jobs import Job, trained, until_oom
 from memory.truths import device_of, findings_of, kinds_of
-from torchtriage.memory.judge import Beside
+from torchtriage.memory.judge import Beside, rises_in_all
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -120,7 +120,8 @@ def test_a_healthy_job_raises_nothing(name: str, expandable: bool, native_stacks
     job = trained(n_steps, each, gpu, native_stacks=native_stacks, activation_bytes=4 * MIB, parameter_bytes=MIB)
     found = findings_of(job.gpu, tmp_path)
     assert kinds_of(found) == []
-    assert found.steady
+    # Where more is held in the second half of the steps than at its start, nothing is claimed either way.
+    assert found.steady or any(rises_in_all(d) for s in found.snapshots for d in s.summary["devices"])
 
 
 @pytest.mark.parametrize("native_stacks", [True, False])
