@@ -96,9 +96,8 @@ def running(*observed: Observation) -> Findings:
     return Findings(observations=[seen("log.steps_even", 0, 1, 2), *observed], ranks={0, 1, 2})
 
 
-def test_a_running_job_whose_ranks_all_move_is_healthy_also_beside_a_kernel_log() -> None:
+def test_a_running_job_whose_ranks_all_move_is_healthy() -> None:
     findings = running(seen("stacks.moving", 0, 1, 2))
-    findings.unjudged["kernel_log"] = ["dmesg.txt"]
     assert job_goes_on(findings)
     assert reasons_against_health(findings) == []
 

@@ -217,6 +217,35 @@ SIGNALS: dict[str, SignalSpec] = {
     ),
     "gpu.fell_off": _spec("trouble", "nvidia-smi cannot reach a GPU any more", "{bus}"),
     "gpu.smi_hangs": _spec("trouble", "nvidia-smi did not answer in time: a GPU or the driver does not answer"),
+    # NVLinks, from nvidia-smi
+    "nvlink.link_down": _spec("trouble", "NVLinks are down that the GPU should have", "{gpu}"),
+    "nvlink.link_slow": _spec("neutral", "NVLinks run below their speed", "{gpu}: {bw_gb_s} of {usual_gb_s} GB/s"),
+    "nvlink.errors_grow": _spec(
+        "trouble", "error counters of an NVLink grow between two readings", "{gpu} link {link}: {counter} +{growth}"
+    ),
+    "nvlink.errors_stand_out": _spec(
+        "neutral", "error counters of an NVLink stand far out from its peers'", "{gpu} link {link}: {count} {counter}"
+    ),
+    "nvlink.bit_errors_high": _spec("trouble", "an NVLink has a high bit error rate", "{gpu} link {link}: {counter}"),
+    "nvlink.fabric_not_ready": _spec("trouble", "the NVLink fabric is not set up", "{value}"),
+    "nvlink.fabric_unhealthy": _spec("trouble", "the driver calls the NVLink fabric unhealthy", "{gpu}: {value}"),
+    "nvlink.recovery_wanted": _spec("trouble", "the driver asks for a GPU's recovery", "{gpu}: {value}"),
+    # what the kernel says of GPUs and NVSwitches
+    "kernel.xid_root": _spec(
+        "trouble", "the driver reports a fault of a GPU, or of the job's program on one", "Xid {xid}: {means}"
+    ),
+    "kernel.xid_other": _spec(
+        "neutral", "the driver reports what explains no failure of the job by itself", "Xid {xid}: {means}"
+    ),
+    "kernel.xid_benign": _spec(
+        "neutral", "the driver reports what comes on sound machines too", "Xid {xid}, {count} lines"
+    ),
+    "kernel.link_marginal": _spec(
+        "neutral", "an NVLink reports a raised error rate that it survived", "Xid {xid}, {count} lines"
+    ),
+    "kernel.links_not_found": _spec("neutral", "the driver could not tell which NVLinks are connected"),
+    "kernel.sxid_root": _spec("trouble", "an NVSwitch reports a fatal error", "SXid {sxid}: {means}"),
+    "kernel.sxid_other": _spec("neutral", "an NVSwitch reports what it survived", "SXid {sxid}: {means}"),
     # flight recorder
     "flight.collective_missing": _spec("trouble", "a rank lacks one call that its peers issued; then they agree again"),
     "flight.collective_extra": _spec("trouble", "a rank issued one call that its peers lack; then they agree again"),

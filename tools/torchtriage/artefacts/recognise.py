@@ -75,7 +75,7 @@ _SMI_FAILED = re.compile(
     rb"|Unable to determine the device handle for (?i:gpu) ?[0-9a-fA-F]{4,8}:)"
 )
 _KERNEL = re.compile(
-    rb"^(?:<\d+>|\d+,\d+,\d+,[-c];|kern\s*:\w+\s*:\s*|\[\s*\d+\.\d{6}\] "
+    rb"^(?:<\d+>|\d+,\d+,\d+,[-c](?:,[^;\n]{0,40})?;|NVRM: |nvidia-nvswitch\d+: |kern\s*:\w+\s*:\s*|\[\s*\d+\.\d{6}\] "
     rb"|\[[A-Z][a-z]{2} [A-Z][a-z]{2} +\d+ \d\d:\d\d:\d\d \d{4}\] "
     rb"|[A-Z][a-z]{2} +\d+ \d\d:\d\d:\d\d \S+ kernel: |\d{4}-\d\d-\d\dT\S+ \S+ kernel: )",
 )

@@ -19,6 +19,8 @@ TASKS = {
     "view": "torchtriage.artefacts.view:view_task",
     "flight": "torchtriage.flight.read:summarise_task",
     "gpu": "torchtriage.gpu.read:read_task",
+    "kernel": "torchtriage.nvlink.kernel_read:read_task",
+    "links": "torchtriage.nvlink.read:read_task",
     "memory": "torchtriage.memory.read:summarise_task",
     "gpu_unanswered": "torchtriage.gpu.read:failures_task",
     "proc": "torchtriage.bundle.proc_read:read_task",

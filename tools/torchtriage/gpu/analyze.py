@@ -67,6 +67,10 @@ class GpuFindings:
     signals: list[Signal] = field(default_factory=list[Signal])
     notes: list[str] = field(default_factory=list[str])
     not_judged: list[str] = field(default_factory=list[str])
+    names: dict[str, str] = field(default_factory=dict[str, str], compare=False)
+    """Product names by node (the last part of its name) and bus id, ``node/0000:3b:00.0``; of one node by bus id."""
+    ranks: dict[str, list[int]] = field(default_factory=dict[str, list[int]], compare=False)
+    """The ranks that are known to be on a GPU, by the same keys."""
 
 
 @dataclass
@@ -129,6 +133,7 @@ def analyze(answers: Sequence[Answer], processes: Sequence[Process]) -> GpuFindi
             (node or next(iter(nodes.values())))[2].append(process)
     for _, (of_node, told, here) in sorted(nodes.items(), key=lambda each: each[0]):
         _assign(of_node, told, here)
+    _tell_others(gpus, found)
     found.signals += _fell_off(gpus, answers)
     for gpu in gpus:
         found.signals += [*_uncorrected(gpu), *_foreign_memory(gpu)]
@@ -138,6 +143,19 @@ def analyze(answers: Sequence[Answer], processes: Sequence[Process]) -> GpuFindi
         found.notes.append(f"{len(found.signals)} observations of GPUs: only the first {MAX_SIGNALS} are listed")
         found.signals = found.signals[:MAX_SIGNALS]
     return found
+
+
+def _tell_others(gpus: Sequence[_Gpu], found: GpuFindings) -> None:
+    one_node = len({gpu.node for gpu in gpus}) == 1
+    for gpu in gpus:
+        if gpu.bus is None:
+            continue
+        names = [str(row["name"]) for _, row in gpu.rows if row["name"]]
+        for key in (f"{gpu.node.rpartition('/')[2]}/{_bus(gpu.bus)}", *((_bus(gpu.bus),) if one_node else ())):
+            if names:
+                found.names[key] = names[0]
+            if gpu.ranks and gpu.sure:
+                found.ranks[key] = sorted(gpu.ranks)
 
 
 def unanswered(manifests: Sequence[Answer]) -> list[Signal]:

@@ -123,6 +123,11 @@ def probe_gpus(
     return [first.item, *(answer.result() for answer in asked)]
 
 
+def ask(file: str, arguments: Sequence[str], folder: Path, *, host: str, timeout_s: float = 10.0) -> Item:
+    """Put one more question to nvidia-smi and keep its answer as ``folder/gpu/FILE``."""
+    return _ask(_Question(file, tuple(arguments)), folder, host, timeout_s, None)
+
+
 @dataclass(frozen=True)
 class _First:
     """How the first question went, which decides about the others."""

@@ -69,7 +69,7 @@ _NUMBER = re.compile(r"\s{0,8}(-?\d{1,12}(?:\.\d{1,6})?)(?: (?:%|W|MHz|MiB|C))?\
 _HEX = re.compile(r"\s{0,8}0x([0-9a-fA-F]{1,16})\s{0,8}$")
 _BUS = r"(?P<bus>[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7])"
 # What NVML answers for a device that left the bus (NVML_ERROR_GPU_IS_LOST) or does not answer any more.
-_LOST = re.compile(
+LOST = re.compile(
     rf"Unable to determine the device handle for (?:GPU|gpu) ?{_BUS}: (?:Unknown Error|(?:The )?GPU is lost)"
     rf"|^\s{{0,4}}(?:GPU|gpu) ?{_BUS.replace('bus', 'bus2')}: GPU is lost|\bGPU is lost\. +Reboot the system"
 )
@@ -131,7 +131,7 @@ def _rows(lines: Iterable[str]) -> dict[str, Any]:
             found["form"], xml = "xml", _Xml(found)
         elif xml is not None:
             xml.line(number, line)
-        elif (lost := _LOST.search(line)) is not None:
+        elif (lost := LOST.search(line)) is not None:
             found["form"] = "failure" if found["form"] == "other" else found["form"]
             bus = lost["bus"] or lost["bus2"]
             found["failures"].append({"where": number, "text": line, "bus": bus})

@@ -121,12 +121,14 @@ def compose_several_runs(runs: Sequence[str], paths: Sequence[str]) -> Verdict:
 def _drop_what_ends_a_job(decision: Decision) -> None:
     """A job that finished in good order neither hung nor crashed, whatever one moment of it looked like.
 
-    What a memory snapshot's history shows stays: a short run ends before a leak fills the GPU.
+    What a memory snapshot's history shows stays: a short run ends before a leak fills the GPU. What the kernel's log
+    alone tells happened before it, or to others.
     """
     ended = [
         a
         for a in decision.assessments
-        if a.entry.branch in _ENDS_A_JOB and not any(o.kind == "memory" and o.health == "trouble" for o in a.observed)
+        if (a.entry.branch in _ENDS_A_JOB and not any(o.kind == "memory" and o.health == "trouble" for o in a.observed))
+        or all(o.kind == "kernel" for o in a.observed)
     ]
     decision.assessments = [a for a in decision.assessments if a not in ended]
     decision.ruled_out[:0] = [(a.entry, "the job finished, and no rank reports a failure") for a in ended]
@@ -146,6 +148,8 @@ def _is_at(observation: Observation, best: Assessment) -> bool:
     """Whether an observation was made where the cause is; the end of a process whose rank is not known, too."""
     if best.ranks or best.entry.culprit in ("config", "library"):
         return bool(observation.ranks & best.ranks)
+    if observation.name == "kernel.xid_root":
+        return bool(observation.gpus)
     return observation.name == "log.process_exit" and not observation.ranks and not observation.facts["by_launcher"]
 
 

@@ -34,13 +34,13 @@ TASK_OF_KIND = {
     "trace": "trace",
     "proc_facts": "proc",
     "nvidia_smi": "gpu",
+    "kernel_log": "kernel",
     "manifest": "gpu_unanswered",
     "memory_snapshot": "memory",
 }
 # Kinds that are recognised and say something about the job, of which nothing here judges all or any yet.
 UNJUDGED = {
     "nvidia_smi": "nvidia-smi output",
-    "kernel_log": "kernel log",
     "config": "configuration",
 }
 NOT_JUDGED = "could not be judged"
@@ -90,6 +90,10 @@ class Findings:
     """What was left out without loss."""
     processes: list[Process] = field(default_factory=list["Process"])
     """The job's processes by node, where their facts were given."""
+    gpu_names: dict[str, str] = field(default_factory=dict[str, str])
+    """Product names of GPUs, by node and bus id."""
+    gpu_ranks: dict[str, list[int]] = field(default_factory=dict[str, list[int]])
+    """The ranks on GPUs, by node and bus id."""
     hints: list[str] = field(default_factory=list[str])
     """What analyzers could not tell from their kind of evidence; of interest when nothing else tells it either."""
 
@@ -113,6 +117,7 @@ def gather(inputs: Inputs, book: Playbook, progress: Callable[[int, int], None] 
     findings.notes.extend(inputs.notes)
     jobs = [Job(TASK_OF_KIND[a.kind], a) for a in inputs.artefacts if a.kind in TASK_OF_KIND]
     jobs += [Job("versions", a) for a in inputs.of("manifest")]
+    jobs += [Job("links", a) for a in inputs.of("nvidia_smi")]
     patterns = log_patterns(book) if logs else None
     thinning = _thinning_jobs(logs, patterns) if patterns is not None else []
     outcomes = run_jobs([*jobs, *thinning], progress) if jobs or thinning else []
@@ -342,6 +347,31 @@ def _analyze_gpus(outcomes: Sequence[Outcome], rank_of_pid: dict[int, int], find
     findings.losses.extend(found.notes)
     if found.not_judged:
         findings.unjudged["nvidia_smi"] = found.not_judged
+    findings.gpu_names, findings.gpu_ranks = found.names, found.ranks
+
+
+def _analyze_links(outcomes: Sequence[Outcome], rank_of_pid: dict[int, int], findings: Findings) -> None:
+    """Links, fabric and topology, of the same answers that tell of the GPUs themselves."""
+    from torchtriage.nvlink.analyze import analyze
+
+    del rank_of_pid
+    found = analyze([(o.artefact.name, o.result) for o in outcomes], findings.gpu_ranks)
+    findings.observations.extend(_of_signal(s) for s in found.signals if not _foreign(s, findings))
+    if "nvidia_smi" in findings.unjudged:
+        left = [name for name in findings.unjudged.pop("nvidia_smi") if name not in found.read]
+        if left:
+            findings.unjudged["nvidia_smi"] = left
+
+
+def _analyze_kernel(outcomes: Sequence[Outcome], rank_of_pid: dict[int, int], findings: Findings) -> None:
+    from torchtriage.nvlink.kernel_analyze import analyze
+
+    found = analyze(
+        [(o.artefact.name, o.result) for o in outcomes], findings.gpu_names, findings.gpu_ranks, rank_of_pid
+    )
+    findings.kinds_read.add("kernel")
+    findings.observations.extend(_of_signal(s) for s in found.signals if not _foreign(s, findings))
+    findings.losses.extend(found.notes)
 
 
 def _analyze_unanswered(outcomes: Sequence[Outcome], rank_of_pid: dict[int, int], findings: Findings) -> None:
@@ -381,7 +411,8 @@ def _analyze_memory(outcomes: Sequence[Outcome], rank_of_pid: dict[int, int], fi
     findings.losses.extend(found.notes)
 
 
-# In this order: RAS answers and facts of processes tell ranks to the stacks and the GPUs.
+# In this order: RAS answers and facts of processes tell ranks to the stacks and the GPUs, and these to the kernel's
+# messages.
 _ANALYZERS = {
     "ras": _analyze_ras,
     "flight": _analyze_flight,
@@ -389,6 +420,8 @@ _ANALYZERS = {
     "stacks": _analyze_stacks,
     "trace": _analyze_traces,
     "gpu": _analyze_gpus,
+    "links": _analyze_links,
+    "kernel": _analyze_kernel,
     "gpu_unanswered": _analyze_unanswered,
     "versions": _analyze_versions,
     "memory": _analyze_memory,

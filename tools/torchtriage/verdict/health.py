@@ -10,13 +10,11 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from torchtriage.verdict.gather import Findings, Observation
 
-# What can only be said of a job when artefacts of these kinds were judged: a kernel log may show an Xid. nvidia-smi's
-# output and configurations are often lying beside healthy jobs and decide nothing by themselves.
-_HIDES_TROUBLE = ("kernel_log",)
 # A profile that was read must itself say that all is well. Stacks, RAS answers and dumps taken on demand are one moment
-# of a job that finished afterwards: trouble in them counts, the lack of a good sign does not.
+# of a job that finished afterwards: trouble in them counts, the lack of a good sign does not. A kernel's log tells of
+# days before the job.
 _GOOD_SIGN = {"trace": "trace.balanced", "memory": "memory.steady"}
-_MOMENTARY = frozenset({"ras", "stacks"})
+_MOMENTARY = frozenset({"ras", "stacks", "kernel"})
 # What a log says of an end that was not good, apart from signals of trouble.
 _BAD_ENDS = frozenset({"log.left_loop_early", "log.stopped_early", "log.done_before_peers"})
 
@@ -75,11 +73,6 @@ def reasons_against_health(findings: Findings) -> list[str]:
         reasons.append(f"there is trouble: {', '.join(sorted({o.name for o in trouble}))}")
     if findings.losses:
         reasons.append("part of what was given could not be read")
-    reasons += [
-        f"{kind.replace('_', ' ')}s were given and are not judged"
-        for kind in _HIDES_TROUBLE
-        if kind in findings.unjudged and not (goes_on and kind == "kernel_log")
-    ]
     reasons += [
         f"the {kind} evidence does not say that all is well"
         for kind, sign in _GOOD_SIGN.items()
