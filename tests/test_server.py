@@ -16,7 +16,9 @@ from stacks.live_processes import WORKER, need_ptrace, running
 from torchtriage.errors import BadCallError
 from torchtriage.server import build_server, serve
 
-TOOLS = ["triage", "explain_symptom", "analyze_flight_recorder", "dump_stacks", "playbook", "memory_snapshot"]
+TOOLS = [
+    "triage", "explain_symptom", "analyze_flight_recorder", "dump_stacks", "playbook", "memory_snapshot", "nvlink_health",
+]  # fmt: skip
 LIVE_TOOLS = ["collect", "record_flamegraph"]
 
 pytestmark = pytest.mark.anyio
@@ -66,6 +68,7 @@ async def test_every_tool_answers_with_what_its_schema_promises(client: Client, 
         "dump_stacks": {"paths": [folder]},
         "playbook": {"query": "uneven-batches-per-rank"},
         "memory_snapshot": {"paths": [folder], "compare": True},
+        "nvlink_health": {"paths": [folder], "per_link": True},
     }
     schemas = {t.name: t.output_schema for t in (await client.list_tools()).tools}
     assert list(calls) == TOOLS

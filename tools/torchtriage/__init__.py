@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from torchtriage.flight.tool import analyze_flight_recorder
     from torchtriage.knowledge.tool import playbook
     from torchtriage.memory.tool import memory_snapshot
+    from torchtriage.nvlink.tool import nvlink_health
     from torchtriage.stacks.live import record_flamegraph
     from torchtriage.stacks.tool import dump_stacks
     from torchtriage.verdict.tool import explain_symptom, triage
@@ -28,6 +29,7 @@ _HOMES = {
     "dump_stacks": "torchtriage.stacks.tool",
     "explain_symptom": "torchtriage.verdict.tool",
     "memory_snapshot": "torchtriage.memory.tool",
+    "nvlink_health": "torchtriage.nvlink.tool",
     "playbook": "torchtriage.knowledge.tool",
     "record_flamegraph": "torchtriage.stacks.live",
     "triage": "torchtriage.verdict.tool",
@@ -41,6 +43,7 @@ __all__ = [
     "dump_stacks",
     "explain_symptom",
     "memory_snapshot",
+    "nvlink_health",
     "playbook",
     "record_flamegraph",
     "triage",

@@ -151,6 +151,16 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("--collapsed", metavar="FILE", help="write collapsed stacks, for speedscope.app")
     sub.add_argument("--pid", type=int, metavar="PID", help="take one of a running process (Python 3.14 or later)")
 
+    sub = command(
+        "nvlink-health", "say whether NVLinks and GPUs are sound: this node's, or from what nvidia-smi printed", _nvlink
+    )
+    sub.add_argument("paths", nargs="*", metavar="PATH", help="recorded answers and kernel logs; none: ask this node")
+    sub.add_argument("--per-link", action="store_true", help="list every link with its counters")
+    sub.add_argument("--window", type=float, metavar="S", help="read counters twice, S seconds apart; tell what grew")
+    sub.add_argument(
+        "--baseline", action="append", default=[], metavar="FILE", help="an earlier nvidia-smi nvlink -e; repeatable"
+    )
+
     sub = command("record-flamegraph", "record where the ranks of a running job spend their time", _flamegraph)
     _add_live(sub)
     sub.add_argument("--duration", type=float, default=30.0, metavar="S", help="seconds (default: 30)")
@@ -255,6 +265,17 @@ def _memory(options: argparse.Namespace) -> int:
 
     report = memory_snapshot(
         options.paths, pid=options.pid, compare=options.compare, html=options.html, collapsed=options.collapsed,
+        progress=_progress_bar(),
+    )  # fmt: skip
+    return _show(report, render, as_json=options.json)
+
+
+def _nvlink(options: argparse.Namespace) -> int:
+    from torchtriage.nvlink.render import render
+    from torchtriage.nvlink.tool import nvlink_health
+
+    report = nvlink_health(
+        options.paths, per_link=options.per_link, window=options.window, baseline=options.baseline,
         progress=_progress_bar(),
     )  # fmt: skip
     return _show(report, render, as_json=options.json)

@@ -20,6 +20,7 @@ _DRAFT = "https://json-schema.org/draft/2020-12/schema"
 def _models() -> dict[str, type[BaseModel]]:
     from torchtriage.bundle.manifest import Manifest
     from torchtriage.evals.case import Case
+    from torchtriage.nvlink.report import NvlinkReport
 
     return {
         "verdict": report.Verdict,
@@ -28,6 +29,7 @@ def _models() -> dict[str, type[BaseModel]]:
         "dump-stacks": tool_reports.StacksReport,
         "analyze-flight-recorder": tool_reports.FlightReport,
         "memory-snapshot": tool_reports.MemoryReport,
+        "nvlink-health": NvlinkReport,
         "playbook": tool_reports.PlaybookReport,
         "collect": tool_reports.CollectReport,
         "record-flamegraph": tool_reports.FlamegraphReport,
