@@ -30,6 +30,7 @@ UNDECIDED = {
     "case-111": "the run was looked at while it ran, and both looks found it at a save",
     "case-112": "nothing is known of the rank that is gone: its log was not collected",
     "case-117": "the snapshot was taken without a history",
+    "case-125": "of four recorded steps the later ones hold more than the first",
     "case-135": "the history's ring holds less than two steps",
     "case-144": "captured graphs replay without allocations, so that no steps are seen",
     "case-147": "only the first steps were recorded",
