@@ -15,7 +15,7 @@ OPEN = {
     "no-history": "nothing but the moment was recorded",
     "ring-truncated": "the ring holds less than two steps",
     "healthy-cuda-graph": "captured graphs replay without allocations",
-    "fragmentation-expandable": "of four steps the later ones hold more than the first: chunks that are filled on the way",
+    "fragmentation-expandable": "of four steps the later ones hold more than the first: chunks are filled",
     "healthy-first-steps": "only the first steps were recorded",
     "healthy-before-and-after": "the history of either moment is too short to see steps",
 }
