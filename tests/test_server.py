@@ -17,7 +17,8 @@ from torchtriage.errors import BadCallError
 from torchtriage.server import build_server, serve
 
 TOOLS = [
-    "triage", "explain_symptom", "analyze_flight_recorder", "dump_stacks", "playbook", "memory_snapshot", "nvlink_health",
+    "triage", "explain_symptom", "analyze_flight_recorder", "dump_stacks", "playbook", "memory_snapshot",
+    "nvlink_health",
 ]  # fmt: skip
 LIVE_TOOLS = ["collect", "record_flamegraph"]
 

@@ -25,6 +25,16 @@ def test_what_grows_between_two_readings_is_a_fault() -> None:
     assert faults(after, baseline=before) == [("errors_grow", "degraded", (3,))]
 
 
+def test_files_that_do_not_tell_whose_they_are_are_no_two_moments() -> None:
+    def scrubbed(errors: int) -> list[str]:
+        lines = counters(0, set_to={(3, "Replay Errors"): errors})
+        return [line.partition(" (UUID")[0] for line in lines]
+
+    assert faults(scrubbed(1), scrubbed(3)) == []
+    assert faults([*scrubbed(1), *scrubbed(3)]) == [("errors_grow", "degraded", (3,))]
+    assert faults(counters(0), counters(0, set_to={(3, "Replay Errors"): 2})) == [("errors_grow", "degraded", (3,))]
+
+
 def test_what_is_old_is_none() -> None:
     reading = node({(3, "Replay Errors"): 900})
     assert faults(reading) == [("errors_stand_out", "degraded", (3,))]
@@ -62,15 +72,15 @@ def test_bit_error_rates_are_held_against_their_limit(rate: str, bad: bool) -> N
 
 
 def test_deep_bins_of_forward_error_correction_count_and_shallow_ones_do_not() -> None:
-    clean = {(link, "FEC Errors - 0"): 36_140_749_276 for link in range(18)}
-    assert faults(node({**clean, (1, "FEC Errors - 1"): 40}, FEC)) == []
-    assert faults(node({**clean, (1, "FEC Errors - 5"): 5200}, FEC)) == [("bit_errors_high", "degraded", (1,))]
+    clean: dict[tuple[int, str], object] = {(link, "FEC Errors - 0"): 36_140_749_276 for link in range(18)}
+    assert faults(node(clean | {(1, "FEC Errors - 1"): 40}, FEC)) == []
+    assert faults(node(clean | {(1, "FEC Errors - 5"): 5200}, FEC)) == [("bit_errors_high", "degraded", (1,))]
     before, after = node({(1, "FEC Errors - 4"): 1}, FEC), node({(1, "FEC Errors - 4"): 60}, FEC)
     assert faults(after, baseline=before) == [("errors_grow", "degraded", (1,))]
 
 
 def test_a_high_share_of_repaired_words_is_told() -> None:
-    told = {(1, "FEC Errors - 0"): 10_000_000, (1, "FEC Errors - 1"): 400}
+    told: dict[tuple[int, str], object] = {(1, "FEC Errors - 0"): 10_000_000, (1, "FEC Errors - 1"): 400}
     assert faults(node(told, FEC)) == [("bit_errors_high", "degraded", (1,))]
 
 

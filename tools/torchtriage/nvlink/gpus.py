@@ -206,7 +206,7 @@ def _add(gpu: Gpu, artefact: str, raw: Mapping[str, Any]) -> None:
         link.state, link.bw_gb_s, link.line = state, bw_gb_s, Line(artefact, line, text)
     for number, counters in raw["counters"].items():
         link = gpu.links.setdefault(int(number), Link(int(number)))
-        _read(link.readings, artefact, counters)
+        _read(link.readings, artefact, counters, same_gpu=gpu.uuid is not None)
     for path, (value, line, text) in raw["facts"].items():
         gpu.facts[path] = (value, Line(artefact, line, text))
     for name in ("lost", "inactive"):
@@ -214,10 +214,18 @@ def _add(gpu: Gpu, artefact: str, raw: Mapping[str, Any]) -> None:
             setattr(gpu, name, Line(artefact, *raw[name]))
 
 
-def _read(into: dict[str, list[LinkReading]], artefact: str, counters: Mapping[str, Any]) -> None:
+def _read(
+    into: dict[str, list[LinkReading]], artefact: str, counters: Mapping[str, Any], *, same_gpu: bool = True
+) -> None:
+    """Add readings. Files of a GPU without a name of its own may be of two hosts: of these the higher count is kept."""
     for label, readings in counters.items():
         known = into.setdefault(label, [])
-        known += [LinkReading(value, Line(artefact, line, text)) for value, line, text in readings]
+        told = [LinkReading(value, Line(artefact, line, text)) for value, line, text in readings]
+        if known and not same_gpu and known[-1].line.artefact != artefact:
+            if told[-1].value > known[-1].value:
+                known[:] = told
+            continue
+        known += told
         del known[MAX_READINGS:]
 
 

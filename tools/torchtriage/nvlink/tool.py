@@ -78,6 +78,8 @@ def nvlink_health(
     gathered.compared = bool(earlier)
     gathered.kernel = analyze_kernel(kernel, _names(gathered), {}, {})
     gathered.gaps += [*gathered.seen.notes, *gathered.judged.gaps, *gathered.kernel.notes]
+    if not gathered.judged.gpus and not gathered.kernel.incidents:
+        gathered.gaps += [f"{clean_text(name)}: holds no answer about NVLinks" for name, _ in links[:4]]
     report = report_of(gathered, per_link=per_link)
     report.gaps = [clean_text(gap, 400) for gap in gathered.gaps][:MAX_GAPS]
     report.next_checks = _next_checks(report, gathered, path_names(given), live=not path_names(paths))
