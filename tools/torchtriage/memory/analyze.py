@@ -35,6 +35,10 @@ class Snapshot:
     rank: int | None
     summary: Mapping[str, Any]
 
+    def device(self, number: int) -> Mapping[str, Any]:
+        """The summary of one of its devices."""
+        return next(device for device in self.summary["devices"] if device["device"] == number)
+
 
 @dataclass(frozen=True)
 class Judged:
@@ -124,9 +128,8 @@ def _grown_between(found: MemoryFindings) -> list[Judged]:
     for difference in found.differences:
         if difference.of != "moments" or (difference.after, difference.device) in leaking:
             continue
-        snapshot = next(s for s in found.snapshots if s.artefact == difference.after)
-        device = next(d for d in snapshot.summary["devices"] if d["device"] == difference.device)
-        finding = leak_between(device, difference)
+        snapshot = _named(difference.after, found.snapshots)
+        finding = leak_between(snapshot.device(difference.device), difference)
         if finding is not None:
             grown.append(Judged(snapshot, finding))
     return grown
@@ -148,6 +151,10 @@ def _signal(judged: Judged) -> Signal:
     return Signal(name=name, scope=_scope(judged.snapshot), facts=facts, evidence=judged.evidence(name))
 
 
+def _named(artefact: str, snapshots: Sequence[Snapshot]) -> Snapshot:
+    return next(snapshot for snapshot in snapshots if snapshot.artefact == artefact)
+
+
 def _scope(snapshot: Snapshot) -> Scope:
     return Scope(ranks=[] if snapshot.rank is None else [snapshot.rank])
 
@@ -166,9 +173,9 @@ def _out_of_memory(snapshot: Snapshot, device: Mapping[str, Any]) -> Signal:
 def _heavier(difference: Difference, snapshots: Sequence[Snapshot]) -> Signal:
     name = "memory.rank_heavier"
     top = difference.changes[0] if difference.changes else None
-    snapshot = next(s for s in snapshots if s.artefact == difference.after)
-    device = next(d for d in snapshot.summary["devices"] if d["device"] == difference.device)
-    holder = next((h for h in device["holders"] if top is not None and h["site"] == top.site and h["where"]), None)
+    snapshot = _named(difference.after, snapshots)
+    holders = snapshot.device(difference.device)["holders"]
+    holder = next((h for h in holders if top is not None and h["site"] == top.site and h["where"]), None)
     evidence = (
         [quote_value(snapshot.artefact, holder["where"], holder["largest_bytes"], name)] if holder is not None else []
     )

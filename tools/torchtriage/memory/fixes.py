@@ -52,9 +52,8 @@ def _freed(fix: Mapping[str, Any], judged: Judged, n_ranks: int) -> int | None:
     if not shares:
         return None
     finding, total = judged.finding, 0.0
-    device = next(d for d in judged.snapshot.summary["devices"] if d["device"] == finding.device)
     amounts = {
-        **device["by_category"],
+        **judged.snapshot.device(finding.device)["by_category"],
         "found": finding.bytes,
         "requested": finding.facts.get("requested_bytes", 0),
         "expandable": finding.facts.get("expandable_would_free_bytes", 0),

@@ -44,7 +44,6 @@ class Gaps:
     """All lanes at one moment."""
 
     lanes: list[Lane] = field(default_factory=list[Lane])
-    expandable: bool = False
 
     @property
     def free_bytes(self) -> int:
@@ -88,7 +87,7 @@ def gaps_at(columns: Columns, now: Now, replay: Replay, moment: int) -> Gaps:
                 pin = lane.pins.setdefault(stack, [0, 0])
                 pin[0] += block
                 pin[1] += 1
-    return Gaps(list(lanes.values()), any(segment.expandable for segment in now.segments))
+    return Gaps(list(lanes.values()))
 
 
 def _ranges_at(columns: Columns, now: Now, moment: int) -> list[_Range]:

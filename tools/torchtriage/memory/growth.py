@@ -8,6 +8,7 @@ Python below it, so that a loop whose body is one line has several. Stdlib only:
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import Counter
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -16,7 +17,7 @@ from torchtriage.memory.columns import ALLOC
 from torchtriage.memory.frames import BACKWARD, FORWARD, OPTIMIZER
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from torchtriage.memory.columns import Columns
     from torchtriage.memory.frames import Stacks
@@ -51,8 +52,6 @@ class Grown:
     grown_blocks: int
     n_rounds: int
     bytes_per_round: int
-    series: list[int]
-    """Live bytes at the samples."""
     last_event: int
     """An allocation of it that is still live at the end."""
     few_rounds: bool = False
@@ -76,15 +75,14 @@ def grown_sites(columns: Columns, replay: Replay, stacks: Stacks, starts: Sequen
         held = series[warm_up:]
         if held[-1] - held[0] >= max(MIN_BYTES, share * peak) and (_rises_evenly(held) if few else _rises(held)):
             rising[place] = series
-    last_live = _last_live(columns, replay, stacks, set(rising))
     grown: list[Grown] = []
-    for place, last in last_live.items():
-        if _one_for_each_stream(columns, replay, stacks, place):
+    for place, kept in _kept_by(columns, replay, stacks, rising.keys()).items():
+        if _one_for_each_stream(columns, kept):
             continue
+        last = kept[-1]
         gained = rising[place][-1] - rising[place][warm_up]
         blocks = series_blocks[place][-1] - series_blocks[place][warm_up]
-        grown.append(Grown(place, columns.stack[last], gained, blocks, rounds, gained // rounds,
-                           rising[place], last, few))  # fmt: skip
+        grown.append(Grown(place, columns.stack[last], gained, blocks, rounds, gained // rounds, last, few))
     return sorted(grown, key=lambda g: (-g.grown_bytes, g.place))
 
 
@@ -93,35 +91,10 @@ def _is_over(starts: Sequence[int], n_events: int) -> bool:
     return n_events - starts[-1] > _LONG_AFTER * max(after - before for before, after in pairwise(starts))
 
 
-def _one_for_each_stream(columns: Columns, replay: Replay, stacks: Stacks, place: Place) -> bool:
+def _one_for_each_stream(columns: Columns, kept: Sequence[int]) -> bool:
     """Whether a place keeps one block of a kind on each of several streams, as libraries do with their workspaces."""
-    streams: dict[tuple[int, int], int] = {}
-    for index in range(len(columns)):
-        if columns.action[index] == ALLOC and replay.freed_at[index] < 0:
-            stack = stacks.stacks[columns.stack[index]]
-            if (stack.site, stack.leaf) == place:
-                key = (columns.lanes[columns.lane[index]][0], columns.size[index])
-                streams[key] = streams.get(key, 0) + 1
-    return len({stream for stream, _ in streams}) >= MIN_RISES and max(streams.values()) == 1
-
-
-def held_at(columns: Columns, replay: Replay, starts: Sequence[int]) -> list[int]:
-    """Bytes allocated just before each of the steps."""
-    held: list[int] = []
-    allocated = replay.start_allocated
-    waiting = iter(starts)
-    upcoming = next(waiting, None)
-    ends = enumerate(replay.freed_at)
-    given_back = {end: columns.size[i] for i, end in ends if columns.action[i] == ALLOC and end >= 0}
-    gone = {end: replay.before[address] for address, end in replay.before_freed_at.items()}
-    for index in range(len(columns)):
-        while upcoming is not None and upcoming <= index:
-            held.append(allocated)
-            upcoming = next(waiting, None)
-        allocated -= given_back.get(index, 0) + gone.get(index, 0)
-        if columns.action[index] == ALLOC:
-            allocated += columns.size[index]
-    return held
+    kinds = Counter((columns.lanes[columns.lane[index]][0], columns.size[index]) for index in kept)
+    return len({stream for stream, _ in kinds}) >= MIN_RISES and max(kinds.values()) == 1
 
 
 def keeps_a_graph(columns: Columns, stacks: Stacks, starts: Sequence[int], grown: Sequence[Grown]) -> bool:
@@ -213,14 +186,13 @@ def _sampled(
     return series_bytes, series_blocks
 
 
-def _last_live(columns: Columns, replay: Replay, stacks: Stacks, places: set[Place]) -> dict[Place, int]:
-    """Of each of the places its last allocation that is still live at the end."""
-    found: dict[Place, int] = {}
-    for index in range(len(columns) - 1, -1, -1):
-        if len(found) == len(places):
-            break
-        if columns.action[index] == ALLOC and replay.freed_at[index] < 0:
-            stack = stacks.stacks[columns.stack[index]]
-            if (stack.site, stack.leaf) in places:
-                found.setdefault((stack.site, stack.leaf), index)
-    return found
+def _kept_by(columns: Columns, replay: Replay, stacks: Stacks, places: Collection[Place]) -> dict[Place, list[int]]:
+    """Of each of the places its allocations that are still live at the end."""
+    kept: dict[Place, list[int]] = {}
+    if not places:
+        return kept
+    place_of_stack = [(stack.site, stack.leaf) for stack in stacks.stacks]
+    for index, freed in enumerate(replay.freed_at):
+        if freed < 0 and columns.action[index] == ALLOC and place_of_stack[columns.stack[index]] in places:
+            kept.setdefault(place_of_stack[columns.stack[index]], []).append(index)
+    return kept

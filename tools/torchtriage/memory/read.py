@@ -12,10 +12,10 @@ from typing import Any, cast
 from torchtriage.artefacts.view import load_view
 from torchtriage.errors import UnreadableError
 from torchtriage.memory import frames
-from torchtriage.memory.columns import SEGMENT_FREE, SEGMENT_UNMAP, Columns, read_events, whole
+from torchtriage.memory.columns import Columns, read_events, whole
 from torchtriage.memory.frames import Stacks
 from torchtriage.memory.gaps import Gaps, Lane, gaps_at
-from torchtriage.memory.growth import grown_sites, held_at, keeps_a_graph
+from torchtriage.memory.growth import grown_sites, keeps_a_graph
 from torchtriage.memory.holders import MAX_HOLDERS, Holder, course_of, holders_at, purpose_of
 from torchtriage.memory.replay import Replay, replay
 from torchtriage.memory.segments import MAX_BYTES, Now, device_of, read_segments
@@ -134,11 +134,9 @@ def _device(
         "peak_allocated": course.peak_allocated, "peak_reserved": course.peak_reserved,
         "peak_event": columns.position[course.peak_at] if course.peak_at >= 0 else None,
         "peak_time_us": columns.time_us[course.peak_at] if course.peak_at >= 0 else None,
-        "peak_reserved_event": columns.position[course.peak_reserved_at] if course.peak_reserved_at >= 0 else None,
-        "n_events": len(columns), "n_segments": len(now.segments), "n_blocks": len(now.blocks),
-        "n_steps": len(starts), "held_at_steps": _thinned(held_at(columns, course, starts)),
+        "n_events": len(columns), "n_steps": len(starts),
+        "held_at_steps": [course.allocated_before(start) for start in _thinned(starts)],
         "works": any(marks & _WORK for marks in {stacks.stacks[s].marks for s in set(columns.stack)}),
-        "first_time_us": next((t for t in columns.time_us if t), None),
         "last_time_us": columns.time_us[-1] if len(columns) else None,
         "has_history": bool(len(columns)), "has_frames": any(columns.stack),
         "first_action": first_action, "truncated": _truncated(columns, now, course),
@@ -155,7 +153,7 @@ def _device(
                 "site": stacks.site_text(g.stack), "frames": stacks.shown(g.stack, SHOWN_FRAMES),
                 "bytes": g.grown_bytes, "few_rounds": g.few_rounds, "kept_graph": kept_graph,
                 "blocks": g.grown_blocks, "rounds": g.n_rounds, "bytes_per_step": g.bytes_per_round,
-                "series": g.series, "where": f"/device_traces/{number}/{columns.position[g.last_event]}/size",
+                "where": f"/device_traces/{number}/{columns.position[g.last_event]}/size",
                 "category": purpose_of(known, g.last_event)[0], "value": columns.size[g.last_event],
                 "in_evaluation": bool(stacks.stacks[g.stack].marks & frames.EVALUATION),
                 "in_generation": bool(stacks.stacks[g.stack].marks & frames.GENERATION),
@@ -165,13 +163,11 @@ def _device(
         "grown_bytes": sum(g.grown_bytes for g in grown),
         "gaps": _gaps(gaps_at(columns, now, course, last), stacks) if asked.joined and complete else None,
         "private_pools": sum(s.total for s in now.segments if s.pool != (0, 0)),
-        "streams": len({s.stream for s in now.segments}),
         "expandable": any(s.expandable for s in now.segments),
         "timeline": [list(sample) for sample in course.timeline],
         "metadata": sorted(columns.metadata.items(), key=lambda item: -item[1])[:8],
         "compile_contexts": sorted(columns.compile_contexts.items(), key=lambda item: -item[1])[:8],
         "unknown_actions": columns.unknown_actions,
-        "emptied_cache": _n_emptied(columns, stacks),
     }  # fmt: skip
     if asked.flame:
         told["flame"] = [[_flame_names(stacks, s), size] for s, size in by_stack[:MAX_FLAME_STACKS]]
@@ -179,6 +175,7 @@ def _device(
 
 
 def _thinned(series: list[int], most: int = 200) -> list[int]:
+    """Some of many, evenly, with the first and the last."""
     if len(series) <= most:
         return series
     return [series[round(k * (len(series) - 1) / (most - 1))] for k in range(most)]
@@ -249,16 +246,6 @@ def _truncated(columns: Columns, now: Now, course: Replay) -> bool | None:
     if not old or not len(columns):
         return False
     return None
-
-
-def _n_emptied(columns: Columns, stacks: Stacks) -> int:
-    """Frees of segments that the job asked for with empty_cache."""
-    asked = [any("empty_cache" in stacks.frames[f].text for f in s.frames) for s in stacks.stacks]
-    return sum(
-        1
-        for action, stack in zip(columns.action, columns.stack, strict=True)
-        if action in (SEGMENT_FREE, SEGMENT_UNMAP) and asked[stack]
-    )
 
 
 def _flame_names(stacks: Stacks, number: int) -> list[str]:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from torchtriage.memory.segments import Now
 
 N_TIMELINE = 240
+_MOST = 1 << 62  # sizes that no GPU has may add up to more than a column holds
 
 
 @dataclass
@@ -42,7 +43,6 @@ class Replay:
     peak_allocated: int = 0
     peak_at: int = -1
     peak_reserved: int = 0
-    peak_reserved_at: int = -1
     ooms: list[tuple[int, int, int, int]] = field(default_factory=list[tuple[int, int, int, int]])
     """Of each OOM: index, allocated, active, reserved just then."""
     timeline: list[tuple[int, int, int]] = field(default_factory=list[tuple[int, int, int]])
@@ -53,7 +53,17 @@ class Replay:
     """Events that give back what nothing says was handed out."""
     sees_completion: bool = False
     """Whether the history tells when a stream was done with what was given back."""
-    end_allocated: int = 0
+    allocated: array[int] = field(default_factory=lambda: array("q"))
+    """After each event."""
+
+    @property
+    def end_allocated(self) -> int:
+        """After the last event."""
+        return self.allocated_before(len(self.allocated))
+
+    def allocated_before(self, index: int) -> int:
+        """Just before an event."""
+        return self.allocated[index - 1] if index > 0 else self.start_allocated
 
 
 def replay(columns: Columns, now: Now, *, joined: bool = True) -> Replay:
@@ -130,6 +140,7 @@ def _sum_up(columns: Columns, result: Replay, gives_back: int) -> None:
         if result.n_frees_missing
         else {}
     )
+    add_allocated = result.allocated.append
     for index in range(n):
         action = actions[index]
         if action == ALLOC:
@@ -145,18 +156,18 @@ def _sum_up(columns: Columns, result: Replay, gives_back: int) -> None:
         elif action in (SEGMENT_ALLOC, SEGMENT_MAP):
             reserved += sizes[index]
             if reserved > result.peak_reserved:
-                result.peak_reserved, result.peak_reserved_at = reserved, index
+                result.peak_reserved = reserved
         elif action in (SEGMENT_FREE, SEGMENT_UNMAP):
             reserved -= sizes[index]
         elif action == OOM:
             waiting = max(0, pending) if gives_back == FREE_REQUESTED and result.sees_completion else 0
             result.ooms.append((index, allocated, allocated + waiting, reserved))
+        add_allocated(min(allocated, _MOST))
         if allocated > highest[1]:
             highest = (index, allocated, reserved)
         if (index + 1) % stride == 0 or index == n - 1:
             result.timeline.append(highest if highest[1] > allocated else (index, allocated, reserved))
             highest = (index, allocated, reserved)
-    result.end_allocated = allocated
 
 
 def live_at(columns: Columns, result: Replay, moment: int) -> tuple[list[int], list[int]]:

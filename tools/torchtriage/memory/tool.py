@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import tempfile
 from datetime import datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from torchtriage.artefacts.clean import clean_text
@@ -21,6 +19,7 @@ from torchtriage.wording import bytes_words, rank_words
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
 
     from torchtriage.artefacts.inputs import Inputs, Paths
     from torchtriage.memory.judge import Beside, Finding
@@ -68,10 +67,10 @@ def memory_snapshot(
 
         check_targets(html, collapsed, roots)
     if pid is not None:
-        from torchtriage.bundle.folders import private_folder
+        from torchtriage.bundle.folders import default_base, private_folder
         from torchtriage.memory.live import take_snapshot
 
-        folder = private_folder(Path(tempfile.gettempdir()) / "torchtriage_memory", f"{datetime.now():%Y%m%d-%H%M%S}")
+        folder = private_folder(default_base("torchtriage_memory"), f"{datetime.now():%Y%m%d-%H%M%S}")
         paths = [*path_names(paths), str(take_snapshot(pid, folder))]
     if not paths:
         raise BadCallError("give the snapshots that the job wrote (torch.cuda.memory._dump_snapshot), or their folder")
