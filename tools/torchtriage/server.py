@@ -272,10 +272,10 @@ def _add_tools(server: MCPServer[Any], roots: list[Path] | None) -> None:
 
 def _add_memory_tool(server: MCPServer[Any], roots: list[Path] | None, *, allow_live: bool) -> None:
     """``memory_snapshot``: it only reads files, unless the server may look at running processes too."""
-    from torchtriage.memory.render import render
-    from torchtriage.memory.tool import memory_snapshot as call
-
     async def judge(ctx: Context[Any, Any], paths: list[str], pid: int | None, *, compare: bool) -> CallToolResult:
+        from torchtriage.memory.render import render
+        from torchtriage.memory.tool import memory_snapshot as call
+
         report = await _run(lambda: call(paths, pid=pid, compare=compare, roots=roots), ctx)
         return _result(report, render(report))
 
@@ -317,12 +317,12 @@ _MEMORY = """
 
 def _add_nvlink_tool(server: MCPServer[Any], roots: list[Path] | None, *, allow_live: bool) -> None:
     """``nvlink_health``: it only reads files, unless the server may ask its own machine too."""
-    from torchtriage.nvlink.render import render
-    from torchtriage.nvlink.tool import nvlink_health as call
-
     async def judge(
         ctx: Context[Any, Any], paths: list[str], baseline: list[str], window: float | None, *, per_link: bool
     ) -> CallToolResult:
+        from torchtriage.nvlink.render import render
+        from torchtriage.nvlink.tool import nvlink_health as call
+
         if not paths and not allow_live:
             raise ToolError(_NOT_LIVE)
         report = await _run(lambda: call(paths, per_link=per_link, window=window, baseline=baseline, roots=roots), ctx)
