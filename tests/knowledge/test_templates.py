@@ -26,7 +26,8 @@ from torchtriage.knowledge.validate_templates import reference_problems
 from torchtriage.logs.scan.read import PatternSet, scan, text_source
 from torchtriage.report import DIAGNOSED_FROM
 from torchtriage.verdict.decide import decide
-from torchtriage.verdict.gather import Findings, Observation, scan_logs
+from torchtriage.verdict.findings import Findings, Observation
+from torchtriage.verdict.gather import scan_logs
 from torchtriage.verdict.recognised import MAX_RECOGNISED, recognise, recognise_beside
 from torchtriage.verdict.render import render
 

@@ -9,7 +9,7 @@ import pytest
 from torchtriage.knowledge.load import load_playbook
 from torchtriage.verdict.compose import compose
 from torchtriage.verdict.decide import decide
-from torchtriage.verdict.gather import Findings, Observation
+from torchtriage.verdict.findings import Findings, Observation
 
 if TYPE_CHECKING:
     from torchtriage.report import Verdict

@@ -8,7 +8,8 @@ import pytest
 from torchtriage.knowledge.entries import entry_from
 from torchtriage.knowledge.load import Playbook
 from torchtriage.verdict.decide import LIKELY, PROVEN_BY_ONE_KIND, PROVEN_BY_SEVERAL_KINDS, UNSURE, Decision, decide
-from torchtriage.verdict.gather import Observation, pattern_key
+from torchtriage.verdict.findings import Observation
+from torchtriage.verdict.gather import pattern_key
 
 
 def entry(name: str, **fields: Any) -> dict[str, Any]:

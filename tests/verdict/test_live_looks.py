@@ -8,7 +8,8 @@ import pytest
 
 from torchtriage.knowledge.load import load_playbook
 from torchtriage.verdict.decide import LIKELY, decide
-from torchtriage.verdict.gather import Findings, Observation, pattern_key
+from torchtriage.verdict.findings import Findings, Observation
+from torchtriage.verdict.gather import pattern_key
 from torchtriage.verdict.health import job_goes_on, reasons_against_health
 
 CIRCLE: dict[str, Any] = {"collective": "all_reduce", "entered_alone": False, "by_rank_zero": False, "sure": True}

@@ -7,7 +7,7 @@ from torchtriage.bundle.manifest import Manifest
 from torchtriage.knowledge.load import load_playbook
 from torchtriage.knowledge.version_ranges import parse_ranges
 from torchtriage.report import Verdict
-from torchtriage.verdict.gather import Observation
+from torchtriage.verdict.findings import Observation
 from torchtriage.verdict.tool import explain_symptom, triage
 from torchtriage.verdict.versions import judge_versions
 

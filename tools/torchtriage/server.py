@@ -272,6 +272,7 @@ def _add_tools(server: MCPServer[Any], roots: list[Path] | None) -> None:
 
 def _add_memory_tool(server: MCPServer[Any], roots: list[Path] | None, *, allow_live: bool) -> None:
     """``memory_snapshot``: it only reads files, unless the server may look at running processes too."""
+
     async def judge(ctx: Context[Any, Any], paths: list[str], pid: int | None, *, compare: bool) -> CallToolResult:
         from torchtriage.memory.render import render
         from torchtriage.memory.tool import memory_snapshot as call
@@ -317,6 +318,7 @@ _MEMORY = """
 
 def _add_nvlink_tool(server: MCPServer[Any], roots: list[Path] | None, *, allow_live: bool) -> None:
     """``nvlink_health``: it only reads files, unless the server may ask its own machine too."""
+
     async def judge(
         ctx: Context[Any, Any], paths: list[str], baseline: list[str], window: float | None, *, per_link: bool
     ) -> CallToolResult:

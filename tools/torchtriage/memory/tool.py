@@ -116,7 +116,8 @@ def memory_snapshot(
 def _beside(inputs: Inputs) -> Mapping[int | None, Beside]:
     """What the logs that lie beside the snapshots say of the GPUs: their size, and what others hold of them."""
     from torchtriage.knowledge.load import load_playbook
-    from torchtriage.verdict.gather import Findings, scan_log_files
+    from torchtriage.verdict.findings import Findings
+    from torchtriage.verdict.gather import scan_log_files
 
     if not inputs.of("log") or not inputs.of("memory_snapshot"):
         return {}

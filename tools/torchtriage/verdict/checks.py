@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from torchtriage.verdict.decide import Assessment
-    from torchtriage.verdict.gather import Findings
+    from torchtriage.verdict.findings import Findings
 
 
 def next_checks(

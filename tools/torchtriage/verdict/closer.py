@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from torchtriage.knowledge.entries import Closer
     from torchtriage.verdict.decide import Assessment
-    from torchtriage.verdict.gather import Observation
+    from torchtriage.verdict.findings import Observation
 
 MAX_PIDS = 16
 

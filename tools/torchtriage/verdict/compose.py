@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from torchtriage.knowledge.load import Playbook
     from torchtriage.verdict.decide import Assessment, Decision
-    from torchtriage.verdict.gather import Findings, Observation
+    from torchtriage.verdict.findings import Findings, Observation
 
 # How a neighbour is worded that nothing in the evidence speaks for.
 UNSEEN = "nothing here shows it"

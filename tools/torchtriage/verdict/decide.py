@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from torchtriage.knowledge.entries import Condition, Entry, Proof
     from torchtriage.knowledge.load import Playbook
-    from torchtriage.verdict.gather import Observation
+    from torchtriage.verdict.findings import Observation
 
 # The share of verdicts like this one that are right. Set by hand on the recorded cases, which are few; benchmarks/
 # and the eval suite report how they hold on others.

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from torchtriage.verdict.gather import Findings, Observation
+    from torchtriage.verdict.findings import Findings, Observation
 
 # A profile that was read must itself say that all is well. Stacks, RAS answers and dumps taken on demand are one moment
 # of a job that finished afterwards: trouble in them counts, the lack of a good sign does not. A kernel's log tells of

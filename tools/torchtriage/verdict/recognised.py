@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from torchtriage.knowledge.load import Playbook
     from torchtriage.report import Evidence
-    from torchtriage.verdict.gather import Observation
+    from torchtriage.verdict.findings import Observation
 
 MAX_RECOGNISED = 8
 MAX_BESIDE_DIAGNOSIS = 3

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from torchtriage.report import Candidate, Recognised
     from torchtriage.verdict.decide import Assessment
-    from torchtriage.verdict.gather import Findings, Observation
+    from torchtriage.verdict.findings import Findings, Observation
 
 MAX_TELLING = 8
 # Who did not join which collective tells more than that somebody waits; the first of these that was seen is told first.

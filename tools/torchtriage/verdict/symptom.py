@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from torchtriage.knowledge.load import Playbook
     from torchtriage.report import Evidence
     from torchtriage.verdict.decide import Decision
-    from torchtriage.verdict.gather import Findings
+    from torchtriage.verdict.findings import Findings
 
 # How far words must lead, and how much must be said, before a mode is suspected for them alone, and from which lead on
 # they are as sure as words can be. Measured: benchmarks/symptoms.py, table "What a confidence is worth".

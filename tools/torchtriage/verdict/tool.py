@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING
 from torchtriage.errors import BadCallError
 from torchtriage.knowledge.load import load_playbook
 from torchtriage.report import Verdict
+from torchtriage.verdict.analyzers import judge_stacks
 from torchtriage.verdict.compose import compose, compose_several_runs
 from torchtriage.verdict.decide import decide
-from torchtriage.verdict.gather import Findings, add_signals, gather, judge_stacks, scan_logs
+from torchtriage.verdict.findings import Findings, add_signals
+from torchtriage.verdict.gather import gather, scan_logs
 from torchtriage.verdict.symptom import compose_symptom
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from torchtriage.knowledge.entries import Entry
-    from torchtriage.verdict.gather import Observation
+    from torchtriage.verdict.findings import Observation
 
 # Who says it, by the signal.
 SOURCES = {"said.version": "the report says", "log.version": "the log says", "proc.version": "the bundle says"}

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from torchtriage.knowledge.load import Playbook
     from torchtriage.verdict.decide import Decision
-    from torchtriage.verdict.gather import Findings
+    from torchtriage.verdict.findings import Findings
 
 # What an observation that speaks for a mode is worth beside the words, as a share of the best score.
 SUPPORTED, LIKELY, PROVEN = 0.2, 0.4, 1.0
