@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -11,6 +12,7 @@ from torchtriage.knowledge.cached import load_yaml
 from torchtriage.knowledge.locate import data_root
 
 if TYPE_CHECKING:
+    from collections.abc import Generator
     from pathlib import Path
 
 Action = Literal[
@@ -128,7 +130,7 @@ def load_xids(root: Path | None = None) -> XidCatalogue:
         KnowledgeError: the file is missing, no YAML, or lacks what it must have.
     """
     path, raw = _loaded(root, "xid.yaml")
-    try:
+    with _read_as(path, "not what a catalogue of Xids holds"):
         registers = raw["xid_74_registers"]
         return XidCatalogue(
             date=raw["catalogue_date"],
@@ -153,8 +155,6 @@ def load_xids(root: Path | None = None) -> XidCatalogue:
                 {kind: _meaning(of) for kind, of in registers["readings"].items()},
             ),
         )
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise KnowledgeError(f"{path}: not what a catalogue of Xids holds: {error!r}") from error
 
 
 @functools.cache
@@ -165,7 +165,7 @@ def load_nvlink_rules(root: Path | None = None) -> NvlinkRules:
         KnowledgeError: the file is missing, no YAML, or lacks what it must have.
     """
     path, raw = _loaded(root, "nvlink5.yaml")
-    try:
+    with _read_as(path, "not what rules for NVLink events hold"):
         link, subcode = raw["fields"]["link"], raw["fields"]["subcode"]
         return NvlinkRules(
             link_field=(int(link[0]), int(link[1])),
@@ -195,8 +195,6 @@ def load_nvlink_rules(root: Path | None = None) -> NvlinkRules:
             ),
             benign=tuple((int(of["xid"]), of["unit"], int(of["status"]), of["fatal"]) for of in raw["benign"]),
         )
-    except (KeyError, TypeError, AttributeError, ValueError, IndexError) as error:
-        raise KnowledgeError(f"{path}: not what rules for NVLink events hold: {error!r}") from error
 
 
 @functools.cache
@@ -207,20 +205,27 @@ def load_sxids(root: Path | None = None) -> SxidCatalogue:
         KnowledgeError: the file is missing, no YAML, or lacks what it must have.
     """
     path, raw = _loaded(root, "sxid.yaml")
-    try:
+    with _read_as(path, "not what a catalogue of SXids holds"):
         return SxidCatalogue(
             names={int(code): name for code, name in raw["names"].items()},
             class_of={int(code): kind for kind, codes in raw["class_of"].items() for code in codes},
             classes={kind: _meaning(of) for kind, of in raw["classes"].items()},
             by_severity={kind: _meaning(of) for kind, of in raw["by_severity"].items()},
         )
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise KnowledgeError(f"{path}: not what a catalogue of SXids holds: {error!r}") from error
 
 
 def _loaded(root: Path | None, name: str) -> tuple[Path, Any]:
     path = (root or data_root()) / "skill" / "hardware" / name
     return path, load_yaml(path)
+
+
+@contextlib.contextmanager
+def _read_as(path: Path, otherwise: str) -> Generator[None, None, None]:
+    """Say of a file that lacks or misspells something what it is not."""
+    try:
+        yield
+    except (KeyError, TypeError, AttributeError, ValueError, IndexError) as error:
+        raise KnowledgeError(f"{path}: {otherwise}: {error!r}") from error
 
 
 def _bits(pattern: str) -> tuple[int, int]:
