@@ -1,8 +1,8 @@
 """The MCP door: the tools, the decision tree and the playbook, for agents.
 
-With ``server_resources`` the only module that imports ``mcp``, and only ``torchtriage serve`` imports it. Tools are thin:
-they call the same functions as the command line and return the same reports, with a short text that is complete in
-itself, because many hosts show the model nothing else.
+With ``server_resources`` the only module that imports ``mcp``, and only ``torchtriage serve`` imports it. Tools are
+thin: they call the same functions as the command line and return the same reports, with a short text that is complete
+in itself, because many hosts show the model nothing else.
 """
 
 from __future__ import annotations

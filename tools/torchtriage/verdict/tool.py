@@ -37,7 +37,8 @@ def triage(
     """Judge what a job left behind.
 
     Args:
-        paths: files, folders, bundles and archives: logs, flight-recorder dumps, stack dumps, RAS answers, traces.
+        paths: files, folders, bundles and archives: logs, flight-recorder dumps, stack dumps, RAS answers, traces,
+            memory snapshots, answers of nvidia-smi, kernel logs.
         live: first ``collect`` from the job that runs on this node, then judge that bundle (with ``paths``, if any).
         pids, job, output: of a live triage, see :func:`torchtriage.collect`.
         roots: when given, every path must lie inside one of these folders.
