@@ -190,7 +190,7 @@ def test_no_bytes_break_the_reader(tmp_path_factory: pytest.TempPathFactory, pie
 
 
 def test_labelled_lines_have_their_code(samples: Path) -> None:
-    with (samples / "xid" / "xid_lines.tsv").open(encoding="utf-8", newline="") as file:
+    with (samples / "public" / "xid" / "xid_lines.tsv").open(encoding="utf-8", newline="") as file:
         rows: list[dict[str, Any]] = list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
     for row in rows:
         events = read_events(row["line"].split("\\n"))

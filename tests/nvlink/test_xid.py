@@ -158,7 +158,7 @@ def test_any_words_are_decoded(code: int, words: list[int], severity: str) -> No
 
 
 def test_labelled_words_name_the_printed_link_and_fit_one_rule(samples: Path) -> None:
-    with (samples / "xid" / "xid_lines.tsv").open(encoding="utf-8", newline="") as file:
+    with (samples / "public" / "xid" / "xid_lines.tsv").open(encoding="utf-8", newline="") as file:
         rows: list[dict[str, Any]] = list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
     words = [row for row in rows if row["decode"] and "NVRM" in row["line"]]
     assert len(words) > 15
@@ -170,7 +170,7 @@ def test_labelled_words_name_the_printed_link_and_fit_one_rule(samples: Path) ->
 
 
 def test_made_up_words_of_all_units_have_their_printed_severity(samples: Path) -> None:
-    with (samples / "xid" / "gpud_nvlink5_synthetic.tsv").open(encoding="utf-8", newline="") as file:
+    with (samples / "public" / "xid" / "gpud_nvlink5_synthetic.tsv").open(encoding="utf-8", newline="") as file:
         for row in csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE):
             found = meaning(row["line"])
             assert found.version is not None, row

@@ -15,6 +15,7 @@ from torchtriage.artefacts.clean import clean_text
 from torchtriage.artefacts.text import read_file_lines
 from torchtriage.artefacts.view import load_view
 from torchtriage.errors import UnreadableError
+from torchtriage.gpu.xml_lines import XmlLines
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -75,10 +76,6 @@ LOST = re.compile(
 )
 _LOST_FIELD = re.compile(r"^\[?GPU is lost\]?$")
 _UNKNOWN_FIELD = re.compile(r"^\[?Unknown Error\]?$")
-_OPEN = re.compile(r"\s{0,64}<([a-z_][\w.\-]{0,60})(?:\s[^<>]{0,200})?>\s{0,8}$")
-_CLOSE = re.compile(r"\s{0,64}</([a-z_][\w.\-]{0,60})>\s{0,8}$")
-_LEAF = re.compile(r"\s{0,64}<([a-z_][\w.\-]{0,60})(?:\s[^<>]{0,200})?>([^<]{0,400})</\1>\s{0,8}$")
-_GPU_ID = re.compile(r'\s{0,64}<gpu id="([0-9a-fA-F:.]{4,32})">')
 _NO_ANSWER = re.compile(r"did not answer in time|does not answer and could not be killed")
 
 
@@ -201,31 +198,30 @@ class _Xml:
     def __init__(self, found: dict[str, Any]) -> None:
         self.found = found
         self.ended = False
-        self.path: list[str] = []
+        self.lines = XmlLines(_MAX_DEPTH)
         self.gpu: dict[str, Any] | None = None
         self.process: dict[str, str] = {}
 
     def line(self, number: int, line: str) -> None:
-        if (gpu := _GPU_ID.match(line)) is not None:
-            self.gpu = _gpu({"bus": gpu[1]}, number, line, lost=False)
+        if "</nvidia_smi_log>" in line:
+            self.ended = True
+            return
+        step = self.lines.step(line)
+        if step is None:
+            return
+        kind, name, value = step
+        if kind == "gpu":
+            self.gpu = _gpu({"bus": name}, number, line, lost=False)
             if len(self.found["gpus"]) < MAX_ROWS:
                 self.found["gpus"].append(self.gpu)
-            self.path = []
-        elif "</nvidia_smi_log>" in line:
-            self.ended = True
         elif self.gpu is None:
             return
-        elif (leaf := _LEAF.match(line)) is not None:
-            self._leaf("/".join([*self.path, leaf[1]]), leaf[2].strip(), number, line, self.gpu)
-        elif (closed := _CLOSE.match(line)) is not None:
-            if closed[1] == "gpu":
-                self.gpu = None
-            elif closed[1] == "process_info":
-                self._process(number, self.gpu)
-            if closed[1] in self.path:
-                del self.path[len(self.path) - 1 - self.path[::-1].index(closed[1]) :]
-        elif (opened := _OPEN.match(line)) is not None and len(self.path) < _MAX_DEPTH:
-            self.path.append(opened[1])
+        elif kind == "leaf":
+            self._leaf(name, value, number, line, self.gpu)
+        elif name == "gpu":
+            self.gpu = None
+        elif name == "process_info":
+            self._process(number, self.gpu)
 
     def _leaf(self, path: str, value: str, number: int, line: str, gpu: dict[str, Any]) -> None:
         if _LOST_FIELD.match(value):

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from torchtriage.artefacts.clean import clean_text
+from torchtriage.gpu.xml_lines import XmlLines
 from torchtriage.lazy_re import lazy_re
 
 if TYPE_CHECKING:
@@ -24,12 +25,6 @@ _NOT_NAME = lazy_re(r"[^a-z0-9]{1,20}")
 _GPU = lazy_re(r"GPU (?P<bus>[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7])\s{0,8}$")
 _PAIR = lazy_re(r"(?P<blank> {0,48})(?P<key>[A-Za-z][\w .#()/\-]{0,60}?) {0,60}: (?P<value>.{1,200})$")
 _HEADING = lazy_re(r"(?P<blank> {0,48})(?P<key>[A-Za-z][\w .#()/\-]{0,60}?) {0,8}$")
-_GPU_ID = lazy_re(r'\s{0,64}<gpu id="(?P<bus>[0-9a-fA-F:.]{4,32})">')
-_OPEN = lazy_re(r"\s{0,64}<(?P<name>[A-Za-z_][\w.\-]{0,60})(?:\s[^<>]{0,200})?>\s{0,8}$")
-_CLOSE = lazy_re(r"\s{0,64}</(?P<name>[A-Za-z_][\w.\-]{0,60})>\s{0,8}$")
-_LEAF = lazy_re(
-    r"\s{0,64}<(?P<name>[A-Za-z_][\w.\-]{0,60})(?:\s[^<>]{0,200})?>(?P<value>[^<]{0,400})</(?P=name)>\s{0,8}$"
-)
 
 
 def _note(state: State, gpu: Record, path: str, value: str, number: int, line: str) -> None:
@@ -102,7 +97,7 @@ class QueryXml:
         self._state = state
         self._inside = False
         self._gpu: Record | None = None
-        self._path: list[str] = []
+        self._lines = XmlLines(_MAX_DEPTH)
 
     def line(self, number: int, line: str) -> bool:
         """Take a line, or say that it is not inside an XML answer."""
@@ -113,28 +108,20 @@ class QueryXml:
             return False
         if "</nvidia_smi_log>" in line:
             self._inside, self._gpu = False, None
-        elif (named := _GPU_ID.match(line)) is not None:
-            self._gpu, self._path = self._state.gpu("xml", named["bus"]), []
-        elif self._gpu is not None:
-            self._element(self._gpu, number, line)
+        elif (step := self._lines.step(line)) is not None:
+            kind, name, value = step
+            if kind == "gpu":
+                self._gpu = self._state.gpu("xml", name)
+            elif kind == "leaf" and self._gpu is not None:
+                _note(self._state, self._gpu, name.lower(), value, number, line)
+            elif name == "gpu":
+                self._gpu = None
         return True
 
     def end(self) -> None:
         """The file ends."""
         if self._inside:
             self._state.notes.append("the answer ends early; what came before was read")
-
-    def _element(self, gpu: Record, number: int, line: str) -> None:
-        if (leaf := _LEAF.match(line)) is not None:
-            path = "/".join([*self._path, leaf["name"].lower()])
-            _note(self._state, gpu, path, leaf["value"].strip(), number, line)
-        elif (closed := _CLOSE.match(line)) is not None:
-            if closed["name"] == "gpu":
-                self._gpu = None
-            elif (name := closed["name"].lower()) in self._path:
-                del self._path[len(self._path) - 1 - self._path[::-1].index(name) :]
-        elif (opened := _OPEN.match(line)) is not None and len(self._path) < _MAX_DEPTH:
-            self._path.append(opened["name"].lower())
 
 
 def _spelled(key: str) -> str:

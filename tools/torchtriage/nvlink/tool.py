@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import tempfile
 from datetime import datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torchtriage.artefacts.clean import clean_text
@@ -19,6 +17,7 @@ from torchtriage.report import NextCheck
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from pathlib import Path
 
     from torchtriage.artefacts.inputs import Inputs, Paths
     from torchtriage.artefacts.isolate import Outcome
@@ -99,11 +98,11 @@ def _check_window(window: float | None, paths: Paths) -> None:
 
 def _look(window_s: float, gathered: Gathered) -> Path:
     """Ask this node, and keep its answers in a folder of our own."""
-    from torchtriage.bundle.folders import private_folder
+    from torchtriage.bundle.folders import default_base, private_folder
     from torchtriage.bundle.host import host_name
     from torchtriage.nvlink.probe import hangs, probe_links
 
-    base = private_folder(Path(tempfile.gettempdir()) / "torchtriage_nvlink", f"{datetime.now():%Y%m%d-%H%M%S}")
+    base = private_folder(default_base("torchtriage_nvlink"), f"{datetime.now():%Y%m%d-%H%M%S}")
     host = host_name()
     folder = base / host
     folder.mkdir()
