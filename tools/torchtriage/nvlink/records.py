@@ -13,7 +13,7 @@ from torchtriage.nvlink.health_catalogue import load_health
 from torchtriage.nvlink.judge import Judged, status_of
 from torchtriage.nvlink.judge_counters import change_of
 from torchtriage.nvlink.kernel_analyze import KernelFindings
-from torchtriage.nvlink.report import NvlinkGpu, NvlinkLink, NvlinkReport
+from torchtriage.nvlink.report import NvlinkGpu, NvlinkLink, NvlinkReport, code_words
 from torchtriage.report import Culprits
 from torchtriage.wording import some
 
@@ -165,8 +165,7 @@ def _summary(status: NvlinkStatus, gathered: Gathered, gpus: list[NvlinkGpu], ba
 
 def _incident_words(incident: Incident) -> str:
     root = incident.report()["root"]
-    code = f"Xid {root['xid']}" if "xid" in root else f"SXid {root['sxid']}"
-    return f"{code} on {root['pci_bus_id'] or 'a device'}: {root['meaning']}"
+    return f"{code_words(root)} on {root['pci_bus_id'] or 'a device'}: {root['meaning']}"
 
 
 def _culprits(judged: Judged, bad: list[Incident]) -> Culprits:

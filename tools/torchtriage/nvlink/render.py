@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from torchtriage.artefacts.clean import clean_text
+from torchtriage.nvlink.report import code_words
 from torchtriage.wording import next_lines
 
 if TYPE_CHECKING:
@@ -83,10 +84,7 @@ def _link(link: NvlinkLink) -> str:
 
 def _incident(incident: dict[str, Any]) -> str:
     root = incident["root"]
-    code = f"Xid {root['xid']}" if "xid" in root else f"SXid {root['sxid']}"
     link = f", link {root['link']}" if root["link"] is not None else ""
     followed = f"; {len(incident['sympathetic'])} that followed" if incident["sympathetic"] else ""
     benign = " (comes on sound machines too)" if incident.get("benign") else ""
-    return (
-        f"{code} on {root['pci_bus_id'] or '?'}{link}: {root['meaning']}{followed}; action {incident['action']}{benign}"
-    )
+    return f"{code_words(root)} on {root['pci_bus_id'] or '?'}{link}: {root['meaning']}{followed}; action {incident['action']}{benign}"

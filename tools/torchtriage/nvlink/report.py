@@ -42,6 +42,11 @@ class NvlinkGpu(Model):
     links: list[NvlinkLink] = []
 
 
+def code_words(root: dict[str, Any]) -> str:
+    """How the code of an incident's root is called."""
+    return f"Xid {root['xid']}" if "xid" in root else f"SXid {root['sxid']}"
+
+
 class NvlinkReport(Report):
     """Answer of ``nvlink_health``."""
 
