@@ -151,7 +151,10 @@ def _tell_others(gpus: Sequence[_Gpu], found: GpuFindings) -> None:
         if gpu.bus is None:
             continue
         names = [str(row["name"]) for _, row in gpu.rows if row["name"]]
-        for key in (f"{gpu.node.rpartition('/')[2]}/{_bus(gpu.bus)}", *((_bus(gpu.bus),) if one_node else ())):
+        for key in (
+            f"{gpu.node.rpartition('/')[2]}/{short_bus(gpu.bus)}",
+            *((short_bus(gpu.bus),) if one_node else ()),
+        ):
             if names:
                 found.names[key] = names[0]
             if gpu.ranks and gpu.sure:
@@ -183,7 +186,7 @@ def _merge(answers: Sequence[Answer], notes: list[str]) -> list[_Gpu]:
         n_left_out = 0
         for row in answer["gpus"]:
             names = [
-                (node, key, _bus(row[key]) if key == "bus" else row[key]) for key in _NAMES if row[key] is not None
+                (node, key, short_bus(row[key]) if key == "bus" else row[key]) for key in _NAMES if row[key] is not None
             ]
             known = next((gpu for each in names if (gpu := by_name.get(each)) is not None and _same(gpu, row)), None)
             if len(of_answer) >= MAX_GPUS_OF_AN_ANSWER and (known is None or id(known) not in of_answer):
@@ -209,11 +212,11 @@ def _same(gpu: _Gpu, row: Mapping[str, Any]) -> bool:
     if gpu.uuid and row["uuid"]:
         return gpu.uuid == row["uuid"]
     if gpu.bus and row["bus"]:
-        return _bus(gpu.bus) == _bus(row["bus"])
+        return short_bus(gpu.bus) == short_bus(row["bus"])
     return gpu.index is not None and gpu.index == row["index"]
 
 
-def _bus(bus: str) -> str:
+def short_bus(bus: str) -> str:
     """A PCI address in one form: its domain has four digits in the kernel log and eight in nvidia-smi."""
     domain, _, rest = bus.lower().partition(":")
     return f"{domain[-4:]}:{rest}"
@@ -268,14 +271,16 @@ def _fell_off(gpus: Sequence[_Gpu], answers: Sequence[Answer]) -> list[Signal]:
         lost = [(artefact, row) for artefact, row in gpu.rows if row["lost"]]
         if lost:
             signals.append(_signal(name, [gpu], {"bus": gpu.bus}, [_quote(*each, "lost", name) for each in lost[:2]]))
-    seen = {(gpu.node, _bus(gpu.bus)) for gpu in gpus if gpu.bus and any(row["lost"] for _, row in gpu.rows)}
+    seen = {(gpu.node, short_bus(gpu.bus)) for gpu in gpus if gpu.bus and any(row["lost"] for _, row in gpu.rows)}
     for artefact, answer in answers:
         for failure in answer["failures"]:
             node, bus = node_of(artefact), failure["bus"]
-            if (node, _bus(bus or "")) in seen:
+            if (node, short_bus(bus or "")) in seen:
                 continue
-            seen.add((node, _bus(bus or "")))
-            gpu = next((g for g in gpus if g.node == node and g.bus and bus and _bus(g.bus) == _bus(bus)), None)
+            seen.add((node, short_bus(bus or "")))
+            gpu = next(
+                (g for g in gpus if g.node == node and g.bus and bus and short_bus(g.bus) == short_bus(bus)), None
+            )
             about = [gpu] if gpu else [_Gpu(node, bus=bus)] if bus else []
             evidence = [quote_line(artefact, failure["where"], failure["text"], name)]
             signals.append(_signal(name, about, {"bus": bus}, evidence))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from torchtriage.artefacts.clean import clean_text
 from torchtriage.artefacts.evidence import quote_line
-from torchtriage.gpu.analyze import node_of
+from torchtriage.gpu.analyze import node_of, short_bus
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -161,7 +161,7 @@ def _named(artefact: str, raw: Mapping[str, Any], scrubbed: frozenset[str]) -> G
     uuid = raw["uuid"] if raw["uuid"] and raw["uuid"] not in scrubbed and "-" in raw["uuid"] else None
     if uuid is not None and not uuid[4:].strip("0-"):
         uuid = None
-    bus = f"{raw['bus'].lower().partition(':')[0][-4:]}:{raw['bus'].lower().partition(':')[2]}" if raw["bus"] else None
+    bus = short_bus(raw["bus"]) if raw["bus"] else None
     index = raw["index"] if raw["index"] is not None else raw["ordinal"] if bus else None
     return Gpu(node_of(artefact), artefact, index, raw["name"], uuid, bus, raw["mig"])
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
+from torchtriage.gpu.analyze import short_bus
 from torchtriage.nvlink.findings import Finding, worst
 from torchtriage.nvlink.gpus import Gpu
 from torchtriage.nvlink.health_catalogue import load_health
@@ -148,8 +149,7 @@ def _add_from_tables(gpus: list[Gpu], matrices: list[Matrix]) -> None:
 def _settle_lost(gpus: list[Gpu], seen: Seen) -> None:
     """Sentences that say that a GPU is lost, to the GPU that they are about."""
     for node, raw, line in seen.lost:
-        domain, _, rest = raw.lower().partition(":")
-        bus = f"{domain[-4:]}:{rest}" if rest else None
+        bus = short_bus(raw) if raw.partition(":")[2] else None
         known = next((gpu for gpu in gpus if gpu.node == node and bus is not None and gpu.bus == bus), None)
         if known is None:
             known = Gpu(node, line.artefact, bus=bus)

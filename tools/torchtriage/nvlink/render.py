@@ -87,4 +87,5 @@ def _incident(incident: dict[str, Any]) -> str:
     link = f", link {root['link']}" if root["link"] is not None else ""
     followed = f"; {len(incident['sympathetic'])} that followed" if incident["sympathetic"] else ""
     benign = " (comes on sound machines too)" if incident.get("benign") else ""
-    return f"{code_words(root)} on {root['pci_bus_id'] or '?'}{link}: {root['meaning']}{followed}; action {incident['action']}{benign}"
+    what = f"{code_words(root)} on {root['pci_bus_id'] or '?'}{link}: {root['meaning']}"
+    return f"{what}{followed}; action {incident['action']}{benign}"
