@@ -198,7 +198,8 @@ def test_a_gpu_of_another_host_is_not_taken_for_it() -> None:
 
 
 def test_real_lines_of_a_lost_gpu_and_its_storm_are_one_incident(samples: Path) -> None:
-    lines = (samples / "public" / "xid" / "sxid_lines.txt").read_text(encoding="utf-8").split("# [set 2]")[0].splitlines()
+    text = (samples / "public" / "xid" / "sxid_lines.txt").read_text(encoding="utf-8")
+    lines = text.split("# [set 2]")[0].splitlines()
     assert only(*lines).culprit_pci_bus_id == "0000:91:00"
 
 
